@@ -1,0 +1,117 @@
+/* Configuration: one table (config.c) names every option, its section, type, range, default, help and which commands
+ * use it; it drives the file, the environment, --set, the printed effective configuration and the checkpoint's copy.
+ *
+ * Precedence: --set section.key=value, environment MOTLEY_SECTION_KEY, file, default. Reading is local and deterministic;
+ * in a job rank 0 reads and the others read its printed form (see main.c), so an error is said once. */
+#ifndef MT_CONFIG_H
+#define MT_CONFIG_H
+#include <stdint.h>
+#include "status.h"
+
+enum mt_family { MT_FAMILY_MIXTRAL, MT_FAMILY_GPT2 };
+enum mt_aux_scope { MT_AUX_SEQUENCE, MT_AUX_MICRO_BATCH };
+enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32 };
+enum mt_schedule_kind { MT_SCHEDULE_CONSTANT, MT_SCHEDULE_LINEAR, MT_SCHEDULE_COSINE };
+enum mt_nonfinite { MT_NONFINITE_SKIP, MT_NONFINITE_ABORT };
+enum mt_sharding { MT_SHARDING_FULL };
+enum mt_exchange_kind { MT_EXCHANGE_AUTO, MT_EXCHANGE_PAIRWISE, MT_EXCHANGE_HIERARCHICAL };
+enum mt_layout_policy { MT_LAYOUT_STATIC, MT_LAYOUT_RANDOM /* tests: another random layout every micro-step */ };
+enum mt_loads { MT_LOADS_SUMMARY, MT_LOADS_FULL };
+
+/* Commands, as bits: an option is known to all commands, read by some. */
+enum mt_command { MT_CMD_TRAIN = 1, MT_CMD_EVAL = 2, MT_CMD_GENERATE = 4, MT_CMD_TOPO = 8, MT_CMD_INSPECT = 16 };
+
+/* The effective configuration. Strings are owned by the struct, never NULL ("" = not given), freed by mt_config_free. */
+struct mt_config {
+  struct {
+    char *config; /* path of a Hugging Face config.json, "" = the keys below */
+    enum mt_family family;
+    int64_t hidden_size;             /* C; alias n_embd */
+    int64_t num_hidden_layers;       /* L; alias n_layer */
+    int64_t num_attention_heads;     /* H; alias n_head */
+    int64_t num_key_value_heads;     /* default H */
+    int64_t head_dim;                /* D, default C / H */
+    int64_t intermediate_size;       /* F of experts and of dense MLPs; alias n_inner; gpt2 default 4 C */
+    int64_t num_local_experts;       /* E; 0 = dense model; aliases num_experts */
+    int64_t num_experts_per_tok;     /* K */
+    int64_t vocab_size;              /* V */
+    int64_t max_position_embeddings; /* alias n_positions */
+    double rope_theta;               /* mixtral */
+    double norm_eps;                 /* keys rms_norm_eps (mixtral), layer_norm_epsilon (gpt2) */
+    double initializer_range;
+    int64_t decoder_sparse_step; /* layer i is MoE when (i + 1) mod n = 0 */
+    int tie_word_embeddings;     /* default: gpt2 true, mixtral false */
+    double router_aux_loss_coef;
+  } model;
+  struct {
+    int force_balance; /* token t of a micro-step takes experts (t K + k) mod E: separates system cost from routing */
+    enum mt_aux_scope aux_scope;
+    double z_loss; /* coefficient */
+  } moe;
+  struct {
+    char *train, *valid; /* comma-separated paths */
+    int64_t seq_length;  /* T */
+    enum mt_format format;
+  } data;
+  struct {
+    int64_t steps, global_batch, micro_batch; /* batches in sequences */
+    double lr, min_lr;
+    int64_t warmup, decay_steps; /* decay_steps 0 = steps */
+    enum mt_schedule_kind schedule;
+    double weight_decay, beta1, beta2, eps; /* key betas = "b1,b2" */
+    double clip;                            /* largest global gradient norm, 0 = none */
+    int64_t seed;
+    int64_t valid_interval; /* steps, 0 = never */
+    enum mt_nonfinite nonfinite;
+  } train;
+  struct {
+    enum mt_sharding sharding;
+    char *slots; /* "" = by the layout policy, "n" or "n0,n1,..." one per rank */
+    enum mt_layout_policy layout;
+    enum mt_exchange_kind exchange;
+    char *device; /* auto | cpu */
+  } parallel;
+  struct {
+    char *dir; /* default RUN/checkpoints */
+    int64_t interval, keep;
+    char *resume; /* auto | never | PATH */
+  } checkpoint;
+  struct {
+    char *prompt;
+    int64_t length;
+    double temperature; /* 0 = greedy */
+    int64_t seed;
+  } generate;
+  struct {
+    char *dir; /* RUN */
+    enum mt_loads loads;
+  } log;
+};
+
+/* One --set, as given. */
+struct mt_override {
+  const char *text; /* "section.key=value", borrowed */
+};
+
+/* Reads `path` (NULL = no file), the environment and n overrides into *config and checks every value, range and
+ * combination that needs no data and no ranks. Local. On failure one message (file:line, found, expected) and MT_USAGE;
+ * *config is then empty. A key that this command's chosen settings ignore is refused (rope_theta with gpt2; a key of
+ * [generate] under train is allowed, since its section is not train's). model.config is read here (its unsupported keys
+ * are refused if they would change the mathematics, else listed in one warning). */
+enum mt_status mt_config_read(const char *path, const struct mt_override *overrides, int n, enum mt_command command,
+                              struct mt_config *config);
+/* The effective configuration as INI text, every option once, in table order; reading it back gives the same struct. The
+ * caller frees with mt_free. Local. */
+char *mt_config_print(const struct mt_config *config);
+/* Reads what mt_config_print made (no environment, no overrides); `name` is used in messages. Local. */
+enum mt_status mt_config_parse(const char *name, const char *text, struct mt_config *config);
+/* Compares what the mathematics of training depends on ([model], [moe], [data] but the paths, [train] but steps and
+ * intervals); returns NULL if equal, else the first differing "section.key (checkpoint x, now y)"; caller frees. Local. */
+char *mt_config_difference(const struct mt_config *checkpoint, const struct mt_config *now);
+/* Only the model's shape must match to load weights; same form of answer. */
+char *mt_config_model_difference(const struct mt_config *checkpoint, const struct mt_config *now);
+void mt_config_free(struct mt_config *config);
+/* Prints the option table (section.key, default, help) for --help. */
+void mt_config_help(void);
+
+#endif

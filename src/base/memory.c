@@ -1,0 +1,155 @@
+/* Counted memory; see memory.h.
+ *
+ * A header of 64 bytes before each block remembers its size and tag. Counters are atomic: a planner's or a writer's
+ * thread may allocate too. */
+#include "memory.h"
+#include "log.h"
+#include "status.h"
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct header {
+  int64_t bytes;
+  int64_t tag;
+  int64_t magic;
+  char pad[40];
+};
+_Static_assert(sizeof(struct header) == 64, "the header keeps the alignment");
+static const int64_t LIVE = 0x6d6f746c65790001, FREED = 0x6d6f746c6579dead;
+
+static _Atomic int64_t in_use, peak, per_tag[MT_NTAG], live[MT_NTAG], allocations, growths;
+
+static const char *const tag_name[MT_NTAG] = {
+    [MT_TAG_PARAM] = "parameters", [MT_TAG_OPTIMIZER] = "optimizer", [MT_TAG_SLOT] = "slots",
+    [MT_TAG_ACTIVATION] = "activations", [MT_TAG_ROW] = "rows", [MT_TAG_COMM] = "communication",
+    [MT_TAG_PLAN] = "plans", [MT_TAG_IO] = "input/output", [MT_TAG_MISC] = "other"};
+
+const char *mt_memory_tag_name(enum mt_tag tag)
+{
+  return tag_name[tag];
+}
+
+void mt_memory_account(enum mt_tag tag, enum mt_space space, int64_t bytes)
+{
+  (void)space;
+  atomic_fetch_add(&per_tag[tag], bytes);
+  int64_t now = atomic_fetch_add(&in_use, bytes) + bytes;
+  int64_t top = atomic_load(&peak);
+  while (now > top && !atomic_compare_exchange_weak(&peak, &top, now))
+    ;
+}
+
+void *mt_alloc(enum mt_tag tag, int64_t bytes)
+{
+  MT_CHECK(bytes >= 0 && bytes < INT64_MAX / 2, "a request for %lld bytes of memory", (long long)bytes);
+  size_t size = sizeof(struct header) + (((size_t)bytes + 63) & ~(size_t)63);
+  struct header *header = aligned_alloc(64, size);
+  MT_CHECK(header, "out of memory: %lld more bytes for %s; %lld in use", (long long)bytes, tag_name[tag],
+           (long long)atomic_load(&in_use));
+  header->bytes = bytes;
+  header->tag = tag;
+  header->magic = LIVE;
+#ifdef MT_DEBUG
+  memset(header + 1, 0xff, size - sizeof *header);
+#endif
+  mt_memory_account(tag, MT_HOST, bytes);
+  atomic_fetch_add(&live[tag], 1);
+  atomic_fetch_add(&allocations, 1);
+  return header + 1;
+}
+
+void *mt_zalloc(enum mt_tag tag, int64_t bytes)
+{
+  void *memory = mt_alloc(tag, bytes);
+  memset(memory, 0, (size_t)bytes);
+  return memory;
+}
+
+void mt_free(void *memory)
+{
+  if (!memory)
+    return;
+  struct header *header = (struct header *)memory - 1;
+  MT_CHECK(header->magic == LIVE, "freeing memory that is not allocated%s", header->magic == FREED ? " any more" : "");
+  enum mt_tag tag = (enum mt_tag)header->tag;
+  header->magic = FREED;
+  mt_memory_account(tag, MT_HOST, -header->bytes);
+  atomic_fetch_sub(&live[tag], 1);
+  free(header);
+}
+
+char *mt_strdup(const char *text)
+{
+  if (!text)
+    return NULL;
+  size_t size = strlen(text) + 1;
+  return memcpy(mt_alloc(MT_TAG_MISC, (int64_t)size), text, size);
+}
+
+char *mt_format(const char *format, ...)
+{
+  va_list args;
+  va_start(args, format);
+  int length = vsnprintf(NULL, 0, format, args);
+  va_end(args);
+  char *text = mt_alloc(MT_TAG_MISC, length + 1);
+  va_start(args, format);
+  vsnprintf(text, (size_t)length + 1, format, args);
+  va_end(args);
+  return text;
+}
+
+int mt_grow(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int64_t size)
+{
+  if (*buffer && need <= *capacity)
+    return 0;
+  int first = !*buffer;
+  int64_t more = *capacity + *capacity / 2;
+  *capacity = need > more ? need : more;
+  mt_free(*buffer);
+  *buffer = mt_alloc(tag, *capacity * size);
+  if (!first)
+    atomic_fetch_add(&growths, 1);
+  return !first;
+}
+
+int64_t mt_memory_bytes(void)
+{
+  return atomic_load(&in_use);
+}
+
+int64_t mt_memory_peak(void)
+{
+  return atomic_load(&peak);
+}
+
+int64_t mt_memory_tag(enum mt_tag tag)
+{
+  return atomic_load(&per_tag[tag]);
+}
+
+int64_t mt_memory_allocations(void)
+{
+  return atomic_load(&allocations);
+}
+
+int64_t mt_memory_growths(void)
+{
+  return atomic_load(&growths);
+}
+
+int64_t mt_memory_report_leaks(void)
+{
+  int64_t total = 0;
+  for (int tag = 0; tag < MT_NTAG; tag++) {
+    int64_t n = atomic_load(&live[tag]);
+    if (n || atomic_load(&per_tag[tag]))
+      mt_error("not freed: %lld allocations, %lld bytes of %s", (long long)n, (long long)atomic_load(&per_tag[tag]),
+               tag_name[tag]);
+    total += n;
+  }
+  return total;
+}

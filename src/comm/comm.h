@@ -1,0 +1,87 @@
+/* Ranks, nodes and messages: the only maker of communicators and, with exchange.c, the only caller of MPI.
+ *
+ * Ranks are renumbered so that a node's are consecutive (topology/cluster.h); everything above uses these numbers and
+ * never sees MPI_COMM_WORLD's. Launcher rank 0 stays rank 0. Messages are posted (mt_post_*) into a set of requests and
+ * waited for (mt_wait), which backs off instead of spinning where cores are shared.
+ * MPI errors and exhausted memory end the job (mt_die); nothing here returns an error but agreement. */
+#ifndef MT_COMM_H
+#define MT_COMM_H
+#include <stdint.h>
+#include "base/status.h"
+#include "topology/cluster.h"
+
+struct mt_comm_mpi; /* communicators; src/comm only */
+
+struct mt_comm {
+  int rank, size;
+  int node, nnode;           /* my node, number of nodes */
+  int node_rank, node_size;  /* my number within the node, ranks in it */
+  const int *node_first;     /* [nnode + 1], borrowed from cluster */
+  struct mt_cluster *cluster; /* owned; the same on all ranks, threads filled in */
+  struct mt_comm_mpi *mpi;   /* owned */
+  /* Counted since the start, payload of what this rank sent, by what it crossed: */
+  int64_t sent_bytes[MT_NLEVEL], sent_messages[MT_NLEVEL];
+  double wait_s; /* seconds this rank spent in mt_wait and in the collectives below */
+};
+
+/* Starts MPI (unless it is up), discovers this rank's place, exchanges places, renumbers and makes the communicators.
+ * Collective over all processes. MOTLEY_NODES=2,1,4 pretends node sizes (MT_USAGE, agreed, said once, if they do not
+ * fit). Compute threads per rank = max(1, allowed cores / ranks sharing them) unless OMP_NUM_THREADS is set; a binding
+ * narrower than the threads is one warning. Sets mt_log_identity and mt_die_hook. *comm is freed by mt_comm_free, which
+ * is collective and ends MPI if this call started it. */
+enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **comm);
+void mt_comm_free(struct mt_comm *comm);
+
+/* ---- agreement and small collectives: all ranks call, in the same order ---- */
+
+/* The worst status of any rank. Who decided its own has printed it. Collective. */
+enum mt_status mt_agree(struct mt_comm *comm, enum mt_status mine);
+void mt_barrier(struct mt_comm *comm);
+/* `bytes` bytes from root to all; any length (split below MPI's int limit). Collective. */
+void mt_bcast(struct mt_comm *comm, void *data, int64_t bytes, int root);
+/* A string from root (others pass NULL, and get a copy that they free with mt_free; root gets its own copy too).
+ * NULL at root gives NULL everywhere. Collective. */
+char *mt_bcast_text(struct mt_comm *comm, const char *text, int root);
+/* out[P][bytes] in rank order from in[bytes] of each rank. Collective. */
+void mt_allgather(struct mt_comm *comm, const void *in, void *out, int64_t bytes);
+/* Ragged: rank r gives bytes[r] (an array all ranks know); out is their concatenation in rank order. Collective. */
+void mt_allgatherv(struct mt_comm *comm, const void *in, void *out, const int64_t *bytes);
+/* x[n] := its sum over ranks, left to right by rank within a node, then left to right over nodes: the same bits on all
+ * ranks and for any algorithm. Collective. For a few numbers. */
+void mt_sum(struct mt_comm *comm, double *x, int n);
+/* x[n] := the maximum over ranks. Collective. */
+void mt_max(struct mt_comm *comm, double *x, int n);
+void mt_max_int(struct mt_comm *comm, int64_t *x, int n);
+/* 1 on all ranks if every rank passed equal bytes (CRC-32C compared); for checks in debug builds and tests. Collective. */
+int mt_same(struct mt_comm *comm, const void *data, int64_t bytes);
+
+/* ---- messages ---- */
+
+/* A set of requests in flight. Zero-initialised is empty; grows when posted beyond its capacity (reserve first in hot
+ * code); free with mt_requests_free. */
+struct mt_requests {
+  int n, capacity;
+  void *mpi;    /* MPI_Request[capacity], owned */
+  int *partner; /* [capacity], owned: rank | (1 << 30) for sends; for mt_wait to name who is missing */
+};
+void mt_requests_reserve(struct mt_requests *set, int capacity);
+void mt_requests_free(struct mt_requests *set);
+
+/* Tags: one per purpose; between two ranks messages of one tag arrive in the order they were posted. */
+enum mt_message_tag { MT_MSG_ROWS = 1, MT_MSG_BRIDGE, MT_MSG_DEAL, MT_MSG_UNSHARD, MT_MSG_FORWARD, MT_MSG_GATHER,
+                      MT_MSG_RESHARD, MT_MSG_IO, MT_MSG_TEST };
+
+/* Posts a message of `bytes` (64-bit; zero posts nothing on either side; above 1 GiB it travels in pieces) from/to host or
+ * wire memory, which must stay untouched until mt_wait. A message to oneself is not allowed (copy instead). Local;
+ * counted in sent_bytes and sent_messages. */
+void mt_post_send(struct mt_comm *comm, struct mt_requests *set, const void *data, int64_t bytes, int to, int tag);
+void mt_post_recv(struct mt_comm *comm, struct mt_requests *set, void *data, int64_t bytes, int from, int tag);
+/* Waits for all posted requests of the set and empties it. Tests in a loop; after a short spin it sleeps, at once where
+ * ranks times threads of the node exceed its cores. After MOTLEY_TIMEOUT seconds (default 1800, 0 = never) it dies
+ * naming the partners that are missing. Local (but needs the partners). */
+void mt_wait(struct mt_comm *comm, struct mt_requests *set);
+
+/* The time in seconds from some fixed point in the past. */
+double mt_time(void);
+
+#endif

@@ -1,0 +1,1 @@
+typedef int mt_nothing_yet_moe;

@@ -1,0 +1,43 @@
+/* Counted memory. ranks: 1 */
+#include "test.h"
+#include <string.h>
+
+START_TEST(test_counts)
+{
+  int64_t before = mt_memory_bytes();
+  char *block = mt_alloc(MT_TAG_PLAN, 100);
+  ck_assert_int_eq((uintptr_t)block % 64, 0);
+  ck_assert_int_eq(mt_memory_bytes() - before, 100);
+  ck_assert_int_eq(mt_memory_tag(MT_TAG_PLAN), 100);
+  mt_free(block);
+  ck_assert_int_eq(mt_memory_bytes(), before);
+  void *nothing = mt_alloc(MT_TAG_PLAN, 0);
+  ck_assert_ptr_nonnull(nothing);
+  mt_free(nothing);
+  mt_free(NULL);
+}
+END_TEST
+
+START_TEST(test_growth)
+{
+  void *buffer = NULL;
+  int64_t capacity = 0, growths = mt_memory_growths();
+  ck_assert_int_eq(mt_grow(MT_TAG_ROW, &buffer, &capacity, 10, 4), 0);
+  ck_assert_int_eq(mt_grow(MT_TAG_ROW, &buffer, &capacity, 10, 4), 0);
+  ck_assert_int_eq(mt_memory_growths(), growths);
+  ck_assert_int_eq(mt_grow(MT_TAG_ROW, &buffer, &capacity, 11, 4), 1);
+  ck_assert_int_eq(capacity, 15);
+  ck_assert_int_eq(mt_memory_growths(), growths + 1);
+  mt_free(buffer);
+}
+END_TEST
+
+int main(void)
+{
+  Suite *suite = suite_create("memory");
+  TCase *tests = tcase_create("memory");
+  tcase_add_test(tests, test_counts);
+  tcase_add_test(tests, test_growth);
+  suite_add_tcase(suite, tests);
+  return mt_test_run(suite);
+}
