@@ -1,1 +1,14 @@
-typedef int mt_nothing_yet_train;
+/* Not built yet. */
+#include "train/train.h"
+
+enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config)
+{
+  (void)comm, (void)config;
+  return MT_FAILED;
+}
+
+enum mt_status mt_eval_run(struct mt_comm *comm, const struct mt_config *config)
+{
+  (void)comm, (void)config;
+  return MT_FAILED;
+}
