@@ -1,1 +1,114 @@
-typedef int mt_nothing_yet_runlog;
+/* The machine's log; see runlog.h.
+ *
+ * A job may be killed at any byte and the disk may fill. So a line is one write to a file opened for
+ * appending, and whoever finds an unfinished last line (a new process, or this one after a short write) ends
+ * it before going on: a reader loses that one line, never the next. */
+#include "runlog.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct mt_runlog {
+  char *path; /* owned */
+  int fd;
+  int unfinished; /* the last line in the file has no newline */
+  int warned;
+};
+
+static int is_folder(const char *path)
+{
+  struct stat info;
+  return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Makes a folder and its parents; `path` is cut at each slash on the way and whole again afterwards. */
+static enum mt_status make_folder(char *path)
+{
+  for (char *at = path + 1;; at++) {
+    if (*at != '/' && *at != '\0')
+      continue;
+    char kept = *at;
+    *at = '\0';
+    int cause = mkdir(path, 0777) == 0 ? 0 : errno;
+    if (cause && !is_folder(path)) {
+      int in_the_way = cause == EEXIST || cause == ENOTDIR;
+      mt_error("log.dir: cannot make the folder %s: %s", path,
+               in_the_way ? "a file is in its place" : strerror(cause));
+      *at = kept;
+      return in_the_way ? MT_USAGE : MT_FAILED;
+    }
+    *at = kept;
+    if (kept == '\0')
+      return MT_OK;
+  }
+}
+
+static int ends_without_newline(int fd)
+{
+  char last;
+  off_t end = lseek(fd, 0, SEEK_END);
+  return end > 0 && pread(fd, &last, 1, end - 1) == 1 && last != '\n';
+}
+
+enum mt_status mt_runlog_open(const char *dir, struct mt_runlog **log)
+{
+  *log = NULL;
+  char *folder = mt_strdup(dir[0] ? dir : ".");
+  enum mt_status status = make_folder(folder);
+  if (status != MT_OK) {
+    mt_free(folder);
+    return status;
+  }
+  char *path = mt_format("%s/log.jsonl", folder);
+  mt_free(folder);
+  int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) {
+    mt_error("log.dir: cannot write %s: %s", path, strerror(errno));
+    mt_free(path);
+    return MT_FAILED;
+  }
+  struct mt_runlog *made = MT_ZNEW(MT_TAG_IO, struct mt_runlog, 1);
+  made->path = path;
+  made->fd = fd;
+  made->unfinished = ends_without_newline(fd);
+  *log = made;
+  return MT_OK;
+}
+
+void mt_runlog_close(struct mt_runlog *log)
+{
+  if (!log)
+    return;
+  close(log->fd);
+  mt_free(log->path);
+  mt_free(log);
+}
+
+void mt_runlog_write(struct mt_runlog *log, mt_json *object)
+{
+  if (!log) {
+    mt_json_free(object);
+    return;
+  }
+  char *text = mt_json_print(object, 0);
+  char *line = mt_format("%s%s\n", log->unfinished ? "\n" : "", text);
+  size_t length = strlen(line);
+  ssize_t written;
+  do
+    written = write(log->fd, line, length);
+  while (written < 0 && errno == EINTR);
+  if (written > 0)
+    log->unfinished = line[written - 1] != '\n';
+  if (written != (ssize_t)length && !log->warned) {
+    log->warned = 1;
+    mt_warn("%s: cannot write: %s; lines will be missing", log->path,
+            written < 0 ? strerror(errno) : "the disk is full");
+  }
+  mt_free(line);
+  mt_free(text);
+  mt_json_free(object);
+}
