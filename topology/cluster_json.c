@@ -1,6 +1,7 @@
 /* The cluster's JSON form; see cluster.h. */
 #include "topology/cluster.h"
 #include <stddef.h>
+#include <string.h>
 
 mt_json *mt_cluster_to_json(const struct mt_cluster *cluster)
 {
