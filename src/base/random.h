@@ -23,7 +23,7 @@ uint64_t mt_random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 double mt_random_uniform(uint64_t seed, uint64_t stream, uint64_t index);
 /* Standard normal (Box-Muller on the two halves of one block). */
 double mt_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
-/* Fills x[n] with mean + deviation * normal for indices first .. first+n-1. Local. */
+/* Fills x[n] with deviation * normal for indices first .. first+n-1. Local. */
 void mt_random_fill_normal(float *x, int64_t n, uint64_t seed, uint64_t stream, uint64_t first, float deviation);
 
 /* The i-th element (0 <= i < n) of a keyed permutation of [0, n), keyed by (seed, epoch): a Feistel network on the next
