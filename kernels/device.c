@@ -1,1 +1,106 @@
-typedef int mt_nothing_yet_device;
+/* Opening devices, and the memory of those that live in the host's; see device.h and device_host.h. */
+#include "device.h"
+#include "device_host.h"
+#include "ops.h"
+#include "base/log.h"
+#include <string.h>
+#if __has_include("cpu/cpu.h")
+#include "cpu/cpu.h"
+#define HAVE_CPU 1
+#endif
+
+static void *host_alloc(struct mt_device *device, enum mt_tag tag, enum mt_space space, int64_t bytes)
+{
+  (void)device, (void)space;
+  return mt_alloc(tag, bytes);
+}
+
+static void host_free(struct mt_device *device, enum mt_space space, void *memory)
+{
+  (void)device, (void)space;
+  mt_free(memory);
+}
+
+static void host_copy(struct mt_device *device, enum mt_dev_lane lane, void *to, const void *from,
+                      int64_t bytes)
+{
+  (void)device, (void)lane;
+  if (bytes > 0)
+    memmove(to, from, (size_t)bytes);
+}
+
+static void host_zero(struct mt_device *device, enum mt_dev_lane lane, void *to, int64_t bytes)
+{
+  (void)device, (void)lane;
+  if (bytes > 0)
+    memset(to, 0, (size_t)bytes);
+}
+
+static int64_t host_mark(struct mt_device *device, enum mt_dev_lane lane)
+{
+  (void)device, (void)lane;
+  return 0;
+}
+
+static void host_wait(struct mt_device *device, enum mt_dev_lane lane, int64_t mark)
+{
+  (void)device, (void)lane, (void)mark;
+}
+
+static void host_sync(struct mt_device *device, enum mt_dev_lane lane)
+{
+  (void)device, (void)lane;
+}
+
+void mt_device_host_close(struct mt_device *device)
+{
+  mt_free(device->work);
+  mt_free(device);
+}
+
+const struct mt_device_ops mt_device_host_ops = {
+    .alloc = host_alloc,
+    .free = host_free,
+    .copy = host_copy,
+    .zero = host_zero,
+    .mark = host_mark,
+    .wait = host_wait,
+    .sync = host_sync,
+    .close = mt_device_host_close,
+};
+
+struct mt_device *mt_device_host_new(const char *name, const struct mt_kernels *kernels, int threads)
+{
+  struct mt_device *device = MT_ZNEW(MT_TAG_MISC, struct mt_device, 1);
+  device->ops = &mt_device_host_ops;
+  device->kernels = kernels;
+  device->name = name;
+  device->ctype = MT_F32;
+  device->threads = threads < 1 ? 1 : threads;
+  return device;
+}
+
+enum mt_status mt_device_open(const char *name, int threads, struct mt_device **device)
+{
+  *device = NULL;
+  if (!strcmp(name, "ref")) {
+    *device = mt_device_host_new("ref", &mt_kernels_ref, threads);
+    return MT_OK;
+  }
+#ifdef HAVE_CPU
+  if (!strcmp(name, "cpu"))
+    return mt_device_cpu_open(threads, device);
+#endif
+  mt_error("device \"%s\" is not known: expected cpu or ref", name);
+  return MT_USAGE;
+}
+
+void mt_device_reserve(struct mt_device *device, int64_t bytes)
+{
+  if (bytes <= device->work_bytes)
+    return;
+  device->ops->sync(device, MT_DEV_MATH); /* the old workspace may still be in use */
+  device->ops->free(device, MT_DEVICE, device->work);
+  device->work = device->ops->alloc(device, MT_TAG_ACTIVATION, MT_DEVICE, bytes);
+  device->work_bytes = bytes;
+}
