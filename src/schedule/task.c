@@ -1,1 +1,85 @@
-typedef int mt_nothing_yet_task;
+/* The task list and its in-order executor; see task.h. List order is a valid order because every dependency
+ * points backwards, which mt_tasks_add checks. */
+#include "schedule/task.h"
+#include <string.h>
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/comm.h"
+
+int mt_tasks_add(struct mt_tasks *tasks, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer,
+                 int chunk, void (*run)(void *, const struct mt_task *), void *self, int ndep, const int *dep)
+{
+  if (tasks->n == tasks->capacity) {
+    int capacity = tasks->capacity ? 2 * tasks->capacity : 64;
+    struct mt_task *more = MT_NEW(MT_TAG_PLAN, struct mt_task, capacity);
+    if (tasks->n)
+      memcpy(more, tasks->task, (size_t)tasks->n * sizeof *more);
+    mt_free(tasks->task);
+    tasks->task = more;
+    tasks->capacity = capacity;
+  }
+  int index = tasks->n;
+  struct mt_task *task = &tasks->task[index];
+  *task = (struct mt_task){
+      .kind = kind, .lane = lane, .micro = micro, .layer = layer, .chunk = chunk, .run = run, .self = self};
+  const int limit = (int)(sizeof task->dep / sizeof task->dep[0]);
+  for (int i = 0; i < ndep; i++) {
+    if (dep[i] < 0)
+      continue;
+    MT_CHECK(dep[i] < index, "task %d (%s) would depend on task %d, which is not before it", index,
+             mt_task_name(kind), dep[i]);
+    MT_CHECK(task->ndep < limit, "task %d (%s) has more than %d dependencies", index, mt_task_name(kind),
+             limit);
+    task->dep[task->ndep++] = dep[i];
+  }
+  tasks->n++;
+  return index;
+}
+
+void mt_tasks_free(struct mt_tasks *tasks)
+{
+  mt_free(tasks->task);
+  *tasks = (struct mt_tasks){0};
+}
+
+void mt_tasks_run(const struct mt_tasks *tasks, double *lane_s)
+{
+  double before = mt_time();
+  for (int i = 0; i < tasks->n; i++) {
+    const struct mt_task *task = &tasks->task[i];
+    task->run(task->self, task);
+    double now = mt_time();
+    lane_s[task->lane] += now - before;
+    before = now;
+  }
+}
+
+const char *mt_task_name(enum mt_task_kind kind)
+{
+  static const char *const names[MT_NTASK_KIND] = {
+      [MT_TASK_BATCH] = "batch",
+      [MT_TASK_EMBED] = "embed",
+      [MT_TASK_ATTENTION] = "attention",
+      [MT_TASK_MLP] = "mlp",
+      [MT_TASK_GATE] = "gate",
+      [MT_TASK_COUNTS] = "counts",
+      [MT_TASK_UNSHARD] = "unshard",
+      [MT_TASK_DISPATCH] = "dispatch",
+      [MT_TASK_EXPERTS] = "experts",
+      [MT_TASK_COMBINE] = "combine",
+      [MT_TASK_HEAD] = "head",
+      [MT_TASK_COMBINE_BACK] = "combine back",
+      [MT_TASK_EXPERTS_BACK] = "experts back",
+      [MT_TASK_DISPATCH_BACK] = "dispatch back",
+      [MT_TASK_RESHARD] = "reshard",
+      [MT_TASK_GATE_BACK] = "gate back",
+      [MT_TASK_MLP_BACK] = "mlp back",
+      [MT_TASK_ATTENTION_BACK] = "attention back",
+      [MT_TASK_EMBED_BACK] = "embed back",
+      [MT_TASK_REDUCE] = "reduce",
+      [MT_TASK_STATISTICS] = "statistics",
+      [MT_TASK_UPDATE] = "update",
+      [MT_TASK_PUBLISH] = "publish",
+  };
+  return (unsigned)kind < MT_NTASK_KIND ? names[kind] : "unknown";
+}
