@@ -1,9 +1,14 @@
 /* Random numbers, checksums, JSON, text. ranks: 1 */
 #include "test.h"
 #include "base/crc32c.h"
+#include "base/json.h"
 #include "base/random.h"
+#include "base/text.h"
+#include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The known answers that the authors of Philox publish with Random123 (philox4x32, 10 rounds). */
 START_TEST(test_philox)
@@ -186,6 +191,153 @@ START_TEST(test_crc32c_pieces)
 }
 END_TEST
 
+START_TEST(test_numbers)
+{
+  int64_t n = 5;
+  double x = 5;
+  int yes = 5;
+  ck_assert(mt_text_integer("9223372036854775807", &n) && n == INT64_MAX);
+  ck_assert(mt_text_integer("-9223372036854775808", &n) && n == INT64_MIN);
+  ck_assert(mt_text_integer("+007", &n) && n == 7);
+  static const char *const bad[] = {"",      " 1",   "1 ",  "1x",   "9223372036854775808",
+                                    "1_000", "0x10", "-",   "1e3x", "nan",
+                                    "inf",   "1e",   "e5",  ".",    "--1",
+                                    "1e999", "1,5",  "1e+", "0x1p3"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    ck_assert_msg(!mt_text_integer(bad[i], &n), "'%s' taken for an integer", bad[i]);
+    if (strcmp(bad[i], "9223372036854775808"))
+      ck_assert_msg(!mt_text_real(bad[i], &x), "'%s' taken for a real", bad[i]);
+    ck_assert(!mt_text_boolean(bad[i], &yes));
+  }
+  ck_assert(n == 7 && x == 5 && yes == 5); /* untouched by what was refused */
+  ck_assert(!mt_text_integer("1.0", &n));
+  ck_assert(mt_text_real("1e-3", &x) && x == 1e-3);
+  ck_assert(mt_text_real("-.5E+1", &x) && x == -5);
+  ck_assert(mt_text_real("1.", &x) && x == 1);
+  ck_assert(mt_text_boolean("true", &yes) && yes == 1);
+  ck_assert(mt_text_boolean("0", &yes) && yes == 0);
+}
+END_TEST
+
+START_TEST(test_shortest_real)
+{
+  static const double values[] = {
+      0, 1, -1, 0.1, 1e-3, 1. / 3, 1e300, DBL_MIN, DBL_MAX, 123456789012345678, 5e-324};
+  static const char *const texts[] = {"0", "1", "-1", "0.1", "0.001", "0.3333333333333333", "1e+300"};
+  char text[32];
+  double back;
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+    ck_assert(mt_text_real(mt_text_print_real(values[i], text), &back));
+    ck_assert_double_eq(back, values[i]);
+    if (i < sizeof texts / sizeof *texts)
+      ck_assert_str_eq(text, texts[i]);
+  }
+  for (uint64_t i = 0; i < 1000; i++) {
+    double value = ldexp(mt_random_normal(5, MT_STREAM_TEST, i), (int)i - 500);
+    ck_assert(mt_text_real(mt_text_print_real(value, text), &back));
+    ck_assert_double_eq(back, value);
+  }
+}
+END_TEST
+
+START_TEST(test_nearest)
+{
+  static const char *const words[] = {"train", "eval", "generate", "topo", "inspect"};
+  ck_assert_str_eq(mt_text_nearest("trian", words, 5), "train");
+  ck_assert_str_eq(mt_text_nearest("Generat", words, 5), "generate");
+  ck_assert_str_eq(mt_text_nearest("tops", words, 5), "topo");
+  ck_assert_ptr_null(mt_text_nearest("frobnicate", words, 5));
+  ck_assert_ptr_null(mt_text_nearest("train", words, 0));
+  ck_assert_int_eq(mt_text_distance("", "abc"), 3);
+  ck_assert_int_eq(mt_text_distance("ab-c", "AB_C"), 0);
+  ck_assert_int_eq(mt_text_distance("kitten", "sitting"), 3);
+}
+END_TEST
+
+START_TEST(test_files)
+{
+  char path[] = "/tmp/motley-test-XXXXXX", *text;
+  int64_t bytes;
+  int fd = mkstemp(path);
+  ck_assert(fd >= 0);
+  enum { N = 10000 };
+  char *data = mt_alloc(MT_TAG_MISC, N);
+  for (int i = 0; i < N; i++)
+    data[i] = (char)(i % 251);
+  ck_assert_int_eq(write(fd, data, N), N);
+  close(fd);
+  ck_assert_int_eq(mt_text_read_file(path, &text, &bytes), 0);
+  ck_assert_int_eq(bytes, N);
+  ck_assert_mem_eq(text, data, N);
+  ck_assert_int_eq(text[N], 0);
+  mt_free(text);
+  mt_free(data);
+  unlink(path);
+  ck_assert_int_eq(mt_text_read_file(path, &text, &bytes), ENOENT);
+  ck_assert_int_eq(mt_text_read_file("/tmp", &text, &bytes), EISDIR);
+  ck_assert_ptr_null(text);
+}
+END_TEST
+
+START_TEST(test_json_values)
+{
+  mt_json *object = mt_json_object(), *value;
+  mt_json_set(object, "z", mt_json_integer(INT64_MAX));
+  mt_json_set(object, "a", mt_json_real(0.001));
+  mt_json_set(object, "whole", mt_json_real(3));
+  mt_json_set(object, "nan", mt_json_real(NAN));
+  mt_json_set(object, "text", mt_json_string("a\"b\\c\n\x01 \xc3\xa4"));
+  mt_json_set(object, "broken", mt_json_string("x\xff\xc3y\xed\xa0\x80"));
+  mt_json_set(object, "yes", mt_json_boolean(7));
+  mt_json_set(object, "list", mt_json_integers((int64_t[]){1, -2, 3}, 3));
+  mt_json_set(object, "none", mt_json_integers(NULL, 0));
+  char *text = mt_json_print(object, 0);
+  ck_assert_str_eq(text,
+                   "{\"z\": 9223372036854775807, \"a\": 0.001, \"whole\": 3.0, \"nan\": null, "
+                   "\"text\": \"a\\\"b\\\\c\\n\\u0001 \xc3\xa4\", \"broken\": \"x??y???\", \"yes\": true, "
+                   "\"list\": [1, -2, 3], \"none\": []}");
+  mt_json *back;
+  ck_assert_int_eq(mt_json_parse("text", text, &back), MT_OK);
+  mt_free(text);
+  text = mt_json_print(back, 2);
+  mt_json_free(back);
+  ck_assert_ptr_nonnull(strstr(text, "{\n  \"z\": 9223372036854775807,\n  \"a\": 0.001,\n"));
+  ck_assert_int_eq(mt_json_parse("text", text, &back), MT_OK);
+  mt_free(text);
+  ck_assert_int_eq(mt_json_size(back), 9);
+  ck_assert_str_eq(mt_json_key_at(back, 1, &value), "a");
+  ck_assert_double_eq(mt_json_as_real(value, 0), 0.001);
+  ck_assert_ptr_null(mt_json_key_at(back, 9, &value));
+  ck_assert_ptr_null(value);
+  ck_assert(!mt_json_is_integer(mt_json_get(back, "whole")) && mt_json_is_number(mt_json_get(back, "whole")));
+  ck_assert(mt_json_is_null(mt_json_get(back, "nan")) && mt_json_is_null(mt_json_get(back, "absent")));
+  ck_assert_int_eq(mt_json_as_integer(mt_json_at(mt_json_get(back, "list"), 1), 9), -2);
+  ck_assert_int_eq(mt_json_as_integer(mt_json_at(mt_json_get(back, "list"), 3), 9), 9);
+  ck_assert_int_eq(mt_json_as_integer(mt_json_at(mt_json_get(back, "list"), -1), 9), 9);
+  ck_assert_int_eq(mt_json_as_boolean(mt_json_get(back, "yes"), 0), 1);
+  ck_assert_str_eq(mt_json_as_string(mt_json_get(back, "z"), "other"), "other");
+  ck_assert(mt_json_is_string(mt_json_get(back, "text")) && mt_json_is_array(mt_json_get(back, "none")));
+  ck_assert(mt_json_is_object(back) && mt_json_is_boolean(mt_json_get(back, "yes")));
+  mt_json_free(back);
+  mt_json_free(object);
+}
+END_TEST
+
+START_TEST(test_json_errors)
+{
+  static const char *const bad[] = {"{\"a\": 1, \"a\": 2}",  "{\"a\": }", "[1, 2", "", "{} x", "[1e999]",
+                                    "[99999999999999999999]"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    mt_json *value = (mt_json *)1;
+    ck_assert_int_eq(mt_json_parse("test", bad[i], &value), MT_CORRUPT);
+    ck_assert_ptr_null(value);
+  }
+  mt_json *value;
+  ck_assert_int_eq(mt_json_read("/tmp/motley-no-such-file", &value), MT_CORRUPT);
+  ck_assert_ptr_null(value);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("base");
@@ -200,6 +352,16 @@ int main(void)
   tests = tcase_create("crc32c");
   tcase_add_test(tests, test_crc32c);
   tcase_add_test(tests, test_crc32c_pieces);
+  suite_add_tcase(suite, tests);
+  tests = tcase_create("text");
+  tcase_add_test(tests, test_numbers);
+  tcase_add_test(tests, test_shortest_real);
+  tcase_add_test(tests, test_nearest);
+  tcase_add_test(tests, test_files);
+  suite_add_tcase(suite, tests);
+  tests = tcase_create("json");
+  tcase_add_test(tests, test_json_values);
+  tcase_add_test(tests, test_json_errors);
   suite_add_tcase(suite, tests);
   return mt_test_run(suite);
 }
