@@ -6,20 +6,13 @@
  * order of our own communicator. The traps: the environment of remote ranks need not be the launcher's, so
  * rank 0's word counts; and pretended nodes still share the real host's cores, so the sharing is computed
  * from real host names. */
-#include "config.h"
 #include "comm/comm.h"
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/comm_mpi.h"
 #include "topology/discover.h"
-
-enum { MAX_CPUS = 8192 };
-struct mask {
-  unsigned char bit[MAX_CPUS / 8];
-};
 
 void mt_mpi_failed(const char *file, int line, const char *call, int code)
 {
@@ -37,135 +30,6 @@ static void abort_job(int code)
   if (started && !ended)
     MPI_Abort(MPI_COMM_WORLD, code ? code : MT_FAILED);
 }
-
-/* ---- threads ---- */
-
-static int has_bit(const struct mask *mask, int cpu)
-{
-  return mask->bit[cpu / 8] >> (cpu % 8) & 1;
-}
-
-/* The processors this rank may use; empty if the system does not say. */
-static void affinity(struct mask *mask)
-{
-  memset(mask, 0, sizeof *mask);
-  cpu_set_t set[MAX_CPUS / CPU_SETSIZE];
-  if (sched_getaffinity(0, sizeof set, set) == 0)
-    for (int cpu = 0; cpu < MAX_CPUS; cpu++)
-      if (CPU_ISSET_S(cpu, sizeof set, set))
-        mask->bit[cpu / 8] |= (unsigned char)(1 << cpu % 8);
-}
-
-/* What a rank knows of its share of a host. */
-struct share {
-  int threads;    /* compute threads */
-  int processors; /* in its mask, 0 = unknown */
-  int crowded;    /* more threads than cores where it runs */
-};
-
-/* OMP_NUM_THREADS ("4" or "4,2"), 0 if absent or not a positive number (the OpenMP run time warns of that
- * itself). */
-static int threads_wanted(void)
-{
-  const char *text = getenv("OMP_NUM_THREADS");
-  long n = text ? strtol(text, NULL, 10) : 0;
-  return n > 0 && n < 1 << 20 ? (int)n : 0;
-}
-
-/* A processor that k ranks may use counts 1/k to each of them. hwloc's cores may be fewer than the processors
- * of the mask (hyperthreads, quotas), or more (a made-up machine): a rank gets the same share of either, and
- * the smaller. */
-static int fair_threads(const struct mt_place *place, const struct mask *mask, int n, int me, int *processors)
-{
-  double share = 0;
-  *processors = 0;
-  for (int cpu = 0; cpu < MAX_CPUS; cpu++) {
-    if (!has_bit(&mask[me], cpu))
-      continue;
-    int users = 0;
-    for (int i = 0; i < n; i++)
-      users += has_bit(&mask[i], cpu);
-    share += 1.0 / users;
-    ++*processors;
-  }
-  if (!*processors)
-    return place->cores / n > 1 ? place->cores / n : 1;
-  double cores = share * place->cores / *processors;
-  int threads = (int)((cores < share ? cores : share) + 1e-6);
-  return threads > 1 ? threads : 1;
-}
-
-/* More threads of ranks that meet on my processors than these processors (scaled to cores)? */
-static int is_crowded(const struct mt_place *place, const struct mask *mask, const struct share *share, int n,
-                      int me)
-{
-  struct mask all = mask[me];
-  int threads = 0, processors = 0;
-  for (int i = 0; i < n; i++) {
-    int meets = i == me || !share[me].processors;
-    for (size_t b = 0; b < sizeof all.bit && !meets; b++)
-      meets = (mask[i].bit[b] & mask[me].bit[b]) != 0;
-    if (!meets)
-      continue;
-    threads += share[i].threads;
-    for (size_t b = 0; b < sizeof all.bit; b++)
-      all.bit[b] |= mask[i].bit[b];
-  }
-  for (int cpu = 0; cpu < MAX_CPUS; cpu++)
-    processors += has_bit(&all, cpu);
-  int64_t cores = place->cores;
-  if (share[me].processors && cores < share[me].processors)
-    cores = processors * cores / share[me].processors;
-  else if (share[me].processors)
-    cores = processors;
-  return threads > (cores > 1 ? cores : 1);
-}
-
-/* Agrees among the ranks of one real host who computes with how many threads. Collective over all ranks. */
-static struct share share_host(const struct mt_comm *comm, const struct mt_place *place)
-{
-  int first = 0, me, n;
-  while (strcmp(place[first].host, place[comm->rank].host))
-    first++;
-  MPI_Comm host;
-  MT_MPI(MPI_Comm_split(comm->mpi->world, first, comm->rank, &host));
-  MT_MPI(MPI_Comm_rank(host, &me));
-  MT_MPI(MPI_Comm_size(host, &n));
-
-  struct mask *mask = MT_NEW(MT_TAG_COMM, struct mask, n);
-  struct share *share = MT_ZNEW(MT_TAG_COMM, struct share, n);
-  struct mask mine;
-  affinity(&mine);
-  MT_MPI(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mask, sizeof mine, MPI_BYTE, host));
-  struct share result = {0};
-  result.threads = fair_threads(&place[comm->rank], mask, n, me, &result.processors);
-  if (threads_wanted())
-    result.threads = threads_wanted();
-  MT_MPI(MPI_Allgather(&result, sizeof result, MPI_BYTE, share, sizeof result, MPI_BYTE, host));
-  result.crowded = is_crowded(&place[comm->rank], mask, share, n, me);
-  mt_free(share);
-  mt_free(mask);
-  MT_MPI(MPI_Comm_free(&host));
-  return result;
-}
-
-/* One line for the job if ranks run more threads than their binding has processors. */
-static void warn_of_narrow_bindings(const struct mt_place *place, const struct share *share, int n)
-{
-  int narrow = 0, first = -1;
-  for (int r = n - 1; r >= 0; r--)
-    if (share[r].processors && share[r].processors < share[r].threads) {
-      narrow++;
-      first = r;
-    }
-  if (narrow)
-    mt_warn("%d of %d ranks have more compute threads than processors they may use (rank %d on %s: %d "
-            "threads, %d "
-            "processors): pass --bind-to none or --map-by slot:PE=N to mpirun, or lower OMP_NUM_THREADS",
-            narrow, n, first, place[first].host, share[first].threads, share[first].processors);
-}
-
-/* ---- start and end ---- */
 
 /* The longest wait from MOTLEY_TIMEOUT's text. Prints and returns MT_USAGE if it is no number of seconds. */
 static enum mt_status read_timeout(const char *text, double *seconds)
@@ -197,7 +61,13 @@ static void start_mpi(struct mt_comm *comm, int *argc, char ***argv)
   }
   mt_die_hook(abort_job);
   MT_MPI(MPI_Query_thread(&provided));
-  MT_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI allows no threads at all (level %d)", provided);
+  MT_CHECK(provided >= MPI_THREAD_FUNNELED,
+           "MPI was started for a single thread (level %d): MPI_THREAD_FUNNELED is the least", provided);
+  const int *limit = NULL;
+  int known = 0;
+  MT_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit,
+                           &known)); /* derived communicators do not know it */
+  comm->mpi->tag_limit = known ? *limit : 32767;
   MT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm->mpi->world));
   MT_MPI(MPI_Comm_set_errhandler(comm->mpi->world, MPI_ERRORS_RETURN));
   MT_MPI(MPI_Comm_rank(comm->mpi->world, &comm->rank));
@@ -262,9 +132,9 @@ enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **result)
   mine.threads = 1;
   mt_log_identity(comm->rank, comm->size, mine.host);
   struct mt_place *place = MT_NEW(MT_TAG_COMM, struct mt_place, comm->size);
-  struct share *share = MT_NEW(MT_TAG_COMM, struct share, comm->size);
+  struct mt_share *share = MT_NEW(MT_TAG_COMM, struct mt_share, comm->size);
   mt_allgather(comm, &mine, place, sizeof mine);
-  struct share my_share = share_host(comm, place);
+  struct mt_share my_share = mt_share_host(comm, place);
   comm->mpi->crowded = my_share.crowded;
   mt_allgather(comm, &my_share, share, sizeof my_share);
   for (int r = 0; r < comm->size; r++)
@@ -273,7 +143,7 @@ enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **result)
   enum mt_status status = build_cluster(comm, place);
   if (status == MT_OK) {
     if (comm->rank == 0)
-      warn_of_narrow_bindings(place, share, comm->size);
+      mt_share_warn(place, share, comm->size);
     renumber(comm);
     mt_log_identity(comm->rank, comm->size, comm->cluster->place[comm->rank].host);
     comm->wait_s = 0;

@@ -8,6 +8,7 @@ struct mt_comm_mpi {
   MPI_Comm world;    /* all ranks in our numbering, owned */
   int started;       /* this communicator started MPI, so freeing it ends MPI */
   int crowded;       /* more compute threads than cores where this rank runs: sleep instead of spinning */
+  int tag_limit;     /* largest tag */
   double timeout_s;  /* MOTLEY_TIMEOUT, 0 = none */
   void *scratch;     /* owned; for collectives that gather before they compute */
   int64_t ncapacity; /* bytes in scratch */
@@ -26,8 +27,38 @@ _Noreturn void mt_mpi_failed(const char *file, int line, const char *call, int c
 /* The longest message handed to MPI as one, in bytes: MPI counts in int. Tests make it small. */
 extern int64_t mt_comm_piece;
 
+/* Processors, as bits. */
+enum { MT_MAX_CPUS = 8192 };
+struct mt_cpus {
+  unsigned char bit[MT_MAX_CPUS / 8];
+};
+
+/* A rank's share of its host. */
+struct mt_share {
+  int threads;    /* compute threads, >= 1 */
+  int processors; /* that its affinity mask allows, 0 = unknown */
+  int crowded;    /* more threads than cores where it runs */
+};
+
+/* Threads for rank `me` of the n ranks of a host with these masks, and the processors in its own. Pure. */
+int mt_share_threads(const struct mt_place *place, const struct mt_cpus *mask, int n, int me,
+                     int *processors);
+/* 1 if the threads of the ranks that may meet on me's processors outnumber the cores. Pure. */
+int mt_share_crowded(const struct mt_place *place, const struct mt_cpus *mask, const struct mt_share *share,
+                     int n, int me);
+/* Agrees among the ranks of one real host (equal place[].host; [size], in launch order). Collective over all
+ * ranks. */
+struct mt_share mt_share_host(const struct mt_comm *comm, const struct mt_place *place);
+/* One warning for the job if ranks run more threads than their binding has processors. Local; rank 0 calls.
+ */
+void mt_share_warn(const struct mt_place *place, const struct mt_share *share, int n);
+
 /* Waits for one request (a collective's), like mt_wait; `what` is named if the deadline passes. Adds to
  * wait_s. */
 void mt_wait_collective(struct mt_comm *comm, MPI_Request *request, const char *what);
+
+/* Waits until one of the sets that are not empty is complete, empties it and returns its index; -1 if all are
+ * empty. */
+int mt_wait_any(struct mt_comm *comm, struct mt_requests *sets, int nset);
 
 #endif

@@ -152,6 +152,9 @@ static void name_missing(const struct mt_comm *comm, const struct mt_requests *s
 
 static _Noreturn void give_up(const struct mt_comm *comm, const struct mt_requests *set)
 {
+  int count; /* MPI_Testall leaves the finished ones as they are; this turns them into null requests */
+  MPI_Testsome(set->n, set->mpi, &count, (int *)((MPI_Request *)set->mpi + set->capacity),
+               MPI_STATUSES_IGNORE);
   char from[700], to[700], text[1600];
   name_missing(comm, set, 0, from, sizeof from);
   name_missing(comm, set, 1, to, sizeof to);
@@ -183,6 +186,31 @@ void mt_wait(struct mt_comm *comm, struct mt_requests *set)
   }
   set->n = 0;
   comm->wait_s += mt_time() - patience.began;
+}
+
+int mt_wait_any(struct mt_comm *comm, struct mt_requests *sets, int nset)
+{
+  struct patience patience = {.began = mt_time(), .sleep_ns = SLEEP_FIRST_NS};
+  for (;;) {
+    int open = -1;
+    for (int i = 0; i < nset; i++) {
+      if (!sets[i].n)
+        continue;
+      int done = 0;
+      MT_MPI(MPI_Testall(sets[i].n, sets[i].mpi, &done, MPI_STATUSES_IGNORE));
+      if (done) {
+        sets[i].n = 0;
+        comm->wait_s += mt_time() - patience.began;
+        return i;
+      }
+      open = i;
+    }
+    if (open < 0)
+      return -1;
+    if (is_late(comm, &patience))
+      give_up(comm, &sets[open]);
+    pause_once(comm, &patience, 0);
+  }
 }
 
 void mt_wait_collective(struct mt_comm *comm, MPI_Request *request, const char *what)
