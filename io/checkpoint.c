@@ -1,1 +1,528 @@
-typedef int mt_nothing_yet_checkpoint;
+/* Saving and loading checkpoints together; see checkpoint.h.
+ *
+ * The shape of every function here: rank 0 talks to HDF5, the others learn what they need by one broadcast,
+ * everybody moves its own bytes, and after each part that can fail the ranks settle whether any of them did.
+ * No rank leaves a path alone, and the one that speaks is the lowest that has something to say. */
+#include "config.h"
+#include "checkpoint.h"
+#include "checkpoint_file.h"
+#include "checkpoint_folder.h"
+#include "checkpoint_piece.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+/* Ends a part: takes each rank's reason (or NULL), lets the lowest rank that has one say it, and gives all
+ * ranks `bad` if any has one. Collective. */
+static enum mt_status settle(struct mt_comm *comm, enum mt_status bad, const char *path, char *reason)
+{
+  int32_t mine = reason != NULL, *all = MT_NEW(MT_TAG_IO, int32_t, comm->size);
+  mt_allgather(comm, &mine, all, sizeof mine);
+  int failed = 0, first = -1;
+  for (int r = 0; r < comm->size; r++)
+    if (all[r]) {
+      failed++;
+      first = first < 0 ? r : first;
+    }
+  if (first == comm->rank && failed == 1)
+    mt_error("checkpoint %s: %s", path, reason);
+  else if (first == comm->rank)
+    mt_error("checkpoint %s: %s (and %d more ranks)", path, reason, failed - 1);
+  mt_free(all);
+  mt_free(reason);
+  return failed ? bad : MT_OK;
+}
+
+static int64_t element_count(const struct mt_dataset *dataset)
+{
+  int64_t n = 1;
+  for (int i = 0; i < dataset->ndim; i++)
+    n *= dataset->dim[i];
+  return n;
+}
+
+/* ---- the pieces of this rank, and what all ranks' pieces say about a dataset ---- */
+
+/* The ranges of this rank as pieces; offset[] and, where given, the presence of each dataset in the file. */
+static struct mt_piece *make_pieces(const struct mt_checkpoint *checkpoint, const int64_t *offset, int64_t *n)
+{
+  *n = 0;
+  for (int i = 0; i < checkpoint->ndataset; i++)
+    *n += checkpoint->dataset[i].nrange;
+  struct mt_piece *piece = MT_NEW(MT_TAG_IO, struct mt_piece, *n + checkpoint->ntext);
+  int64_t at = 0;
+  for (int i = 0; i < checkpoint->ndataset; i++) {
+    const struct mt_dataset *dataset = &checkpoint->dataset[i];
+    for (int k = 0; k < dataset->nrange; k++) {
+      const struct mt_range *range = &dataset->range[k];
+      MT_CHECK(
+          range->first >= 0 && range->count >= 0 && range->first + range->count <= element_count(dataset),
+          "a range [%lld, %lld) of checkpoint dataset %s, which has %lld elements", (long long)range->first,
+          (long long)(range->first + range->count), dataset->name, (long long)element_count(dataset));
+      int64_t first = range->first * (int64_t)sizeof(float);
+      piece[at++] = (struct mt_piece){.block = i,
+                                      .first = first,
+                                      .bytes = range->count * (int64_t)sizeof(float),
+                                      .offset = offset[i] + first,
+                                      .data = range->data};
+    }
+  }
+  return piece;
+}
+
+/* What rank 0 needs to know of a piece. */
+struct record {
+  int64_t block, first, bytes, crc;
+};
+
+static int by_place(const void *a, const void *b)
+{
+  const struct record *x = a, *y = b;
+  if (x->block != y->block)
+    return (x->block > y->block) - (x->block < y->block);
+  if (x->first != y->first)
+    return (x->first > y->first) - (x->first < y->first);
+  return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* All ranks' records at rank 0, sorted by dataset and place (NULL elsewhere; the caller frees). Collective.
+ */
+static struct record *gather_records(struct mt_comm *comm, int64_t n, const struct mt_piece *piece,
+                                     int64_t *total)
+{
+  struct record *mine = MT_NEW(MT_TAG_IO, struct record, n), *all = NULL;
+  int64_t used = 0, *count = MT_NEW(MT_TAG_IO, int64_t, comm->size);
+  for (int64_t i = 0; i < n; i++)
+    if (piece[i].bytes > 0)
+      mine[used++] = (struct record){piece[i].block, piece[i].first, piece[i].bytes, piece[i].crc};
+  mt_allgather(comm, &used, count, sizeof used);
+  *total = 0;
+  for (int r = 0; r < comm->size; r++)
+    *total += count[r];
+  struct mt_requests set = {0};
+  if (comm->rank == 0) {
+    all = MT_NEW(MT_TAG_IO, struct record, *total);
+    if (used > 0)
+      memcpy(all, mine, (size_t)used * sizeof *all);
+    int64_t at = used;
+    for (int r = 1; r < comm->size; r++) {
+      mt_post_recv(comm, &set, all + at, count[r] * (int64_t)sizeof *all, r, MT_MSG_IO);
+      at += count[r];
+    }
+  } else {
+    mt_post_send(comm, &set, mine, used * (int64_t)sizeof *mine, 0, MT_MSG_IO);
+  }
+  mt_wait(comm, &set);
+  mt_requests_free(&set);
+  if (all && *total > 1)
+    qsort(all, (size_t)*total, sizeof *all, by_place);
+  mt_free(count);
+  mt_free(mine);
+  return all;
+}
+
+/* Walks the sorted records of one dataset, which must cover its bytes once, and combines their checksums. *at
+ * is the first record not yet used. */
+static uint32_t combine(const char *name, int64_t block, int64_t bytes, const struct record *record,
+                        int64_t total, int64_t *at)
+{
+  int64_t covered = 0;
+  uint32_t crc = 0;
+  for (; *at < total && record[*at].block == block; ++*at) {
+    const struct record *r = &record[*at];
+    MT_CHECK(r->first == covered, "ranges of checkpoint dataset %s %s at element %lld", name,
+             r->first > covered ? "leave a gap" : "overlap",
+             (long long)(covered < r->first ? covered : r->first) / 4);
+    crc = covered ? mt_crc32c_combine(crc, (uint32_t)r->crc, r->bytes) : (uint32_t)r->crc;
+    covered += r->bytes;
+  }
+  MT_CHECK(covered == bytes, "ranges of checkpoint dataset %s end at element %lld of %lld", name,
+           (long long)covered / 4, (long long)bytes / 4);
+  return crc;
+}
+
+/* All ranks must speak of the same datasets. Collective. */
+static void check_same_datasets(struct mt_comm *comm, const struct mt_checkpoint *checkpoint)
+{
+  uint32_t crc = mt_crc32c(0, &checkpoint->ndataset, sizeof checkpoint->ndataset);
+  for (int i = 0; i < checkpoint->ndataset; i++) {
+    const struct mt_dataset *d = &checkpoint->dataset[i];
+    crc = mt_crc32c(crc, d->name, (int64_t)strlen(d->name));
+    crc = mt_crc32c(crc, d->dim, d->ndim * (int64_t)sizeof d->dim[0]);
+  }
+  MT_CHECK(mt_same(comm, &crc, sizeof crc), "ranks pass different lists of checkpoint datasets");
+}
+
+/* ---- saving ---- */
+
+/* Rank 0's side of a save. */
+struct save {
+  char *path, *temporary;
+  int nblock;
+  struct mt_block *block; /* [ndataset + ntext], owned */
+  int skeleton, fd;       /* the memory file; the temporary, locked while it is written. -1 = none */
+  int64_t bytes;
+};
+
+static void describe_blocks(const struct mt_checkpoint *checkpoint, struct save *save)
+{
+  save->nblock = checkpoint->ndataset + checkpoint->ntext;
+  save->block = MT_ZNEW(MT_TAG_IO, struct mt_block, save->nblock);
+  for (int i = 0; i < save->nblock; i++) {
+    struct mt_block *block = &save->block[i];
+    if (i < checkpoint->ndataset) {
+      const struct mt_dataset *dataset = &checkpoint->dataset[i];
+      memcpy(block->name, dataset->name, sizeof block->name);
+      block->ndim = dataset->ndim;
+      memcpy(block->dim, dataset->dim, sizeof block->dim);
+      block->bytes = element_count(dataset) * (int64_t)sizeof(float);
+    } else {
+      const struct mt_text *text = &checkpoint->text[i - checkpoint->ndataset];
+      memcpy(block->name, text->name, sizeof block->name);
+      block->text = 1;
+      block->bytes = text->text[0] ? (int64_t)strlen(text->text) : 1; /* HDF5 has no empty strings */
+      MT_CHECK(block->bytes < 1 << 30, "checkpoint text %s has %lld bytes", text->name,
+               (long long)block->bytes);
+    }
+  }
+}
+
+/* The temporary file with everything but the data, and room for that. */
+static char *begin_save(const char *dir, const struct mt_checkpoint *checkpoint, struct save *save)
+{
+  char *reason = mt_checkpoint_folder_make(dir);
+  if (reason)
+    return reason;
+  mt_checkpoint_folder_clean(dir);
+  describe_blocks(checkpoint, save);
+  reason = mt_checkpoint_file_make(checkpoint->step, checkpoint->tokens, save->nblock, save->block,
+                                   &save->skeleton, &save->bytes);
+  if (reason)
+    return reason;
+  int fd = open(save->temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0)
+    return mt_format("the file cannot be made: %s", strerror(errno));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    close(fd);
+    return mt_strdup("another job is writing it");
+  }
+  save->fd = fd; /* from here on the file is ours to remove */
+  if (ftruncate(fd, 0) != 0)
+    return mt_format("cannot be written: %s", strerror(errno));
+  if (mt_fail_point("checkpoint.create"))
+    return mt_format("no room for %lld bytes: %s", (long long)save->bytes, strerror(EIO));
+  /* Not posix_fallocate: where a file system cannot reserve, that writes to every block instead. Then a full
+   * disk shows when the data is written; the fail point acts like such a file system. */
+  int error = mt_fail_point("checkpoint.reserve") || fallocate(fd, 0, 0, (off_t)save->bytes) == 0 ? 0 : errno;
+  if (error && error != EOPNOTSUPP && error != ENOSYS && error != EINVAL)
+    return mt_format("no room for %lld bytes: %s", (long long)save->bytes, strerror(error));
+  if (ftruncate(fd, (off_t)save->bytes) != 0)
+    return mt_format("cannot be written: %s", strerror(errno));
+  return mt_checkpoint_file_copy(save->skeleton, fd, save->bytes, save->nblock, save->block);
+}
+
+/* Seals the file and gives it its name. */
+static char *finish_save(const char *dir, struct save *save)
+{
+  char *reason = mt_checkpoint_file_seal(save->skeleton, save->nblock, save->block);
+  if (!reason)
+    reason = mt_checkpoint_file_copy(save->skeleton, save->fd, save->bytes, save->nblock, save->block);
+  if (reason)
+    return reason;
+  if (fsync(save->fd) != 0 && errno != EINVAL)
+    return mt_format("cannot be synced: %s", strerror(errno));
+  if (mt_fail_point("checkpoint.finish"))
+    return mt_format("cannot be closed: %s", strerror(EIO));
+  if (rename(save->temporary, save->path) != 0)
+    return mt_format("cannot be renamed: %s", strerror(errno));
+  close(save->fd); /* after the rename: as long as the temporary has its name, it has its lock */
+  save->fd = -1;
+  return mt_checkpoint_folder_sync(dir);
+}
+
+/* Removes the complete checkpoints beyond the newest `keep`; the one just written counts first, whatever its
+ * number. What is not a complete checkpoint is not ours to remove. */
+static void remove_older(const char *dir, int keep, int64_t just_written)
+{
+  int64_t *step;
+  int n, kept = 1;
+  char *reason = mt_checkpoint_folder_list(dir, &step, &n);
+  for (int i = 0; i < n && keep > 0 && !reason; i++) {
+    if (step[i] == just_written)
+      continue;
+    struct mt_checkpoint_file file;
+    char *path = mt_checkpoint_path(dir, step[i]), *bad = mt_checkpoint_file_read(path, &file);
+    if (!bad) {
+      mt_checkpoint_file_free(&file);
+      if (++kept > keep && unlink(path) != 0)
+        mt_warn("checkpoint %s cannot be removed: %s", path, strerror(errno));
+    }
+    mt_free(bad);
+    mt_free(path);
+  }
+  if (reason)
+    mt_warn("checkpoints %s: %s; none is removed", dir, reason);
+  mt_free(reason);
+  mt_free(step);
+}
+
+static void end_save(struct mt_comm *comm, struct save *save, int failed)
+{
+  if (failed && comm->rank == 0 && save->fd >= 0)
+    unlink(save->temporary);
+  if (save->fd >= 0)
+    close(save->fd);
+  if (save->skeleton >= 0)
+    close(save->skeleton);
+  mt_free(save->block);
+  mt_free(save->path);
+  mt_free(save->temporary);
+}
+
+/* The middle of a save: everybody's bytes. Rank 0 also writes the texts. */
+static char *write_data(struct mt_comm *comm, const struct mt_checkpoint *checkpoint, struct save *save,
+                        const int64_t *offset, struct mt_piece **piece, int64_t *n)
+{
+  *piece = make_pieces(checkpoint, offset, n);
+  for (int i = 0; comm->rank == 0 && i < checkpoint->ntext; i++) {
+    const struct mt_block *block = &save->block[checkpoint->ndataset + i];
+    (*piece)[(*n)++] = (struct mt_piece){.block = checkpoint->ndataset + i,
+                                         .bytes = block->bytes,
+                                         .offset = block->offset,
+                                         .data = checkpoint->text[i].text};
+  }
+  return mt_pieces_write(save->temporary, *n, *piece);
+}
+
+enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int keep,
+                                  const struct mt_checkpoint *checkpoint, int64_t *bytes)
+{
+  struct save save = {.path = mt_checkpoint_path(dir, checkpoint->step),
+                      .temporary = mt_checkpoint_temporary(dir, checkpoint->step),
+                      .skeleton = -1,
+                      .fd = -1};
+  check_same_datasets(comm, checkpoint);
+  *bytes = 0;
+  char *reason = comm->rank == 0 ? begin_save(dir, checkpoint, &save) : NULL;
+  enum mt_status status = settle(comm, MT_FAILED, save.path, reason);
+  if (status == MT_OK) {
+    int64_t *offset = MT_ZNEW(MT_TAG_IO, int64_t, checkpoint->ndataset + 1), n, total;
+    for (int i = 0; comm->rank == 0 && i < checkpoint->ndataset; i++)
+      offset[i] = save.block[i].offset;
+    offset[checkpoint->ndataset] = save.bytes;
+    mt_bcast(comm, offset, (checkpoint->ndataset + 1) * (int64_t)sizeof *offset, 0);
+    *bytes = offset[checkpoint->ndataset];
+    struct mt_piece *piece;
+    reason = write_data(comm, checkpoint, &save, offset, &piece, &n);
+    status = settle(comm, MT_FAILED, save.path, reason);
+    if (status == MT_OK) {
+      struct record *record = gather_records(comm, n, piece, &total);
+      int64_t at = 0;
+      for (int i = 0; i < save.nblock; i++)
+        save.block[i].crc = combine(save.block[i].name, i, save.block[i].bytes, record, total, &at);
+      mt_free(record);
+      status = settle(comm, MT_FAILED, save.path, comm->rank == 0 ? finish_save(dir, &save) : NULL);
+    }
+    mt_free(piece);
+    mt_free(offset);
+  }
+  end_save(comm, &save, status != MT_OK);
+  if (status == MT_OK && comm->rank == 0)
+    remove_older(dir, keep, checkpoint->step);
+  return status;
+}
+
+/* ---- finding and loading ---- */
+
+enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, char **path)
+{
+  char *found = NULL, *reason = NULL;
+  if (comm->rank == 0) {
+    int64_t *step;
+    int n;
+    reason = mt_checkpoint_folder_list(dir, &step, &n);
+    for (int i = 0; i < n && !reason && !found; i++) {
+      struct mt_checkpoint_file file;
+      found = mt_checkpoint_path(dir, step[i]);
+      char *bad = mt_checkpoint_file_read(found, &file);
+      if (!bad) {
+        mt_checkpoint_file_free(&file);
+        continue;
+      }
+      mt_warn("checkpoint %s is skipped: %s", found, bad);
+      mt_free(bad);
+      mt_free(found);
+      found = NULL;
+    }
+    mt_free(step);
+  }
+  enum mt_status status = settle(comm, MT_CORRUPT, dir, reason);
+  *path = status == MT_OK ? mt_bcast_text(comm, found, 0) : NULL;
+  mt_free(found);
+  return status;
+}
+
+/* Reads one text and compares its checksum. */
+static char *read_text(const char *path, const struct mt_block *block, struct mt_text *text)
+{
+  memcpy(text->name, block->name, sizeof text->name);
+  text->text = mt_zalloc(MT_TAG_IO, block->bytes + 1);
+  struct mt_piece piece = {.bytes = block->bytes, .offset = block->offset, .data = text->text};
+  char *reason = mt_pieces_read(path, 1, &piece);
+  if (!reason && piece.crc != block->crc)
+    reason =
+        mt_format("damaged: text %s has checksum %08x; expected %08x", block->name, piece.crc, block->crc);
+  return reason;
+}
+
+static char *read_texts(const char *path, struct mt_checkpoint *checkpoint)
+{
+  struct mt_checkpoint_file file;
+  char *reason = mt_checkpoint_file_read(path, &file);
+  if (reason)
+    return reason;
+  checkpoint->step = file.step;
+  checkpoint->tokens = file.tokens;
+  checkpoint->text = MT_ZNEW(MT_TAG_IO, struct mt_text, file.nblock);
+  for (int i = 0; i < file.nblock && !reason; i++)
+    if (file.block[i].text)
+      reason = read_text(path, &file.block[i], &checkpoint->text[checkpoint->ntext++]);
+  mt_checkpoint_file_free(&file);
+  return reason;
+}
+
+enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path,
+                                        struct mt_checkpoint *checkpoint)
+{
+  *checkpoint = (struct mt_checkpoint){0};
+  enum mt_status status =
+      settle(comm, MT_CORRUPT, path, comm->rank == 0 ? read_texts(path, checkpoint) : NULL);
+  if (status != MT_OK) {
+    mt_checkpoint_free_texts(checkpoint);
+    return status;
+  }
+  int64_t head[3] = {checkpoint->step, checkpoint->tokens, checkpoint->ntext};
+  mt_bcast(comm, head, sizeof head, 0);
+  if (comm->rank != 0) {
+    checkpoint->step = head[0];
+    checkpoint->tokens = head[1];
+    checkpoint->ntext = (int)head[2];
+    checkpoint->text = MT_ZNEW(MT_TAG_IO, struct mt_text, head[2]);
+  }
+  for (int i = 0; i < checkpoint->ntext; i++) {
+    struct mt_text *text = &checkpoint->text[i];
+    mt_bcast(comm, text->name, sizeof text->name, 0);
+    char *copy = mt_bcast_text(comm, text->text, 0);
+    mt_free(text->text);
+    text->text = copy;
+  }
+  return MT_OK;
+}
+
+/* Where the file keeps a dataset. */
+struct entry {
+  int64_t offset, crc, present;
+};
+
+/* Rank 0: finds each dataset in the file and compares shapes. */
+static char *match_datasets(const char *path, const struct mt_checkpoint *checkpoint, struct entry *entry)
+{
+  struct mt_checkpoint_file file;
+  char *reason = mt_checkpoint_file_read(path, &file), found[100], expected[100];
+  int hint = 0;
+  for (int i = 0; i < checkpoint->ndataset && !reason; i++) {
+    const struct mt_dataset *dataset = &checkpoint->dataset[i];
+    int optional = dataset->name[0] == '?';
+    const char *name = dataset->name + optional;
+    const struct mt_block *block = mt_checkpoint_file_find(&file, name, &hint);
+    if (!block && !optional)
+      reason = mt_format("has no dataset %s", name);
+    else if (block && (block->text || block->ndim != dataset->ndim ||
+                       memcmp(block->dim, dataset->dim, (size_t)block->ndim * sizeof block->dim[0]) != 0))
+      reason = mt_format("dataset %s has shape %s; expected %s", name,
+                         block->text ? "of a text" : mt_checkpoint_shape(block->ndim, block->dim, found),
+                         mt_checkpoint_shape(dataset->ndim, dataset->dim, expected));
+    else if (block)
+      entry[i] = (struct entry){block->offset, block->crc, 1};
+  }
+  mt_checkpoint_file_free(&file);
+  return reason;
+}
+
+/* Rank 0: compares the datasets' checksums, combined from all ranks' pieces, with the file's. */
+static char *compare_sums(const struct mt_checkpoint *checkpoint, const struct entry *entry,
+                          const struct record *record, int64_t total)
+{
+  char *reason = NULL;
+  int64_t at = 0;
+  int wrong = 0;
+  for (int i = 0; i < checkpoint->ndataset; i++) {
+    const struct mt_dataset *dataset = &checkpoint->dataset[i];
+    const char *name = dataset->name + (dataset->name[0] == '?');
+    if (!entry[i].present)
+      continue;
+    uint32_t crc = combine(name, i, element_count(dataset) * (int64_t)sizeof(float), record, total, &at);
+    if (crc != (uint32_t)entry[i].crc && wrong++ == 0)
+      reason = mt_format("damaged: dataset %s has checksum %08x; expected %08x", name, crc,
+                         (uint32_t)entry[i].crc);
+  }
+  if (wrong > 1) {
+    char *more = mt_format("%s (and %d more datasets)", reason, wrong - 1);
+    mt_free(reason);
+    reason = more;
+  }
+  return reason;
+}
+
+enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path,
+                                  const struct mt_checkpoint *checkpoint)
+{
+  check_same_datasets(comm, checkpoint);
+  struct entry *entry = MT_ZNEW(MT_TAG_IO, struct entry, checkpoint->ndataset);
+  enum mt_status status =
+      settle(comm, MT_CORRUPT, path, comm->rank == 0 ? match_datasets(path, checkpoint, entry) : NULL);
+  if (status == MT_OK) {
+    mt_bcast(comm, entry, checkpoint->ndataset * (int64_t)sizeof *entry, 0);
+    int64_t n, total, *offset = MT_NEW(MT_TAG_IO, int64_t, checkpoint->ndataset);
+    for (int i = 0; i < checkpoint->ndataset; i++) {
+      offset[i] = entry[i].offset;
+      if (!entry[i].present)
+        checkpoint->dataset[i].nrange = 0;
+    }
+    struct mt_piece *piece = make_pieces(checkpoint, offset, &n);
+    status = settle(comm, MT_CORRUPT, path, mt_pieces_read(path, n, piece));
+    if (status == MT_OK) {
+      struct record *record = gather_records(comm, n, piece, &total);
+      status = settle(comm, MT_CORRUPT, path,
+                      comm->rank == 0 ? compare_sums(checkpoint, entry, record, total) : NULL);
+      mt_free(record);
+    }
+    mt_free(piece);
+    mt_free(offset);
+  }
+  mt_free(entry);
+  return status;
+}
+
+void mt_checkpoint_free_texts(struct mt_checkpoint *checkpoint)
+{
+  for (int i = 0; i < checkpoint->ntext; i++)
+    mt_free(checkpoint->text[i].text);
+  mt_free(checkpoint->text);
+  checkpoint->text = NULL;
+  checkpoint->ntext = 0;
+}
+
+const char *mt_checkpoint_text(const struct mt_checkpoint *checkpoint, const char *name)
+{
+  for (int i = 0; i < checkpoint->ntext; i++)
+    if (strcmp(checkpoint->text[i].name, name) == 0)
+      return checkpoint->text[i].text;
+  return NULL;
+}

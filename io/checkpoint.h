@@ -1,30 +1,33 @@
 /* Checkpoints: one HDF5 file per step, independent of ranks, layout and device (design: step-%08d.h5).
  *
- * The problem: a file must be whole or absent whatever stops the job, a full disk must not hang a collective call, and any
- * number of ranks must be able to read it. The idea (io = direct): rank 0 makes `.step-%08d.h5.tmp` with serial HDF5 calls
- * (libver V110, contiguous, allocated early, never filled) and tells everyone where each dataset's bytes lie; each rank
- * pwrites its ranges and fsyncs; errno is agreed; rank 0 then writes checksums (combined from the ranks' pieces) and the
- * mark `complete`, closes, renames, syncs the folder, and only then removes older files.
- * The trap: HDF5's own collective writes hang on a full disk (measured with 1.10 under Open MPI 4.1). */
+ * The problem: a file must be whole or absent whatever stops the job, a full disk must not hang a collective
+ * call, and any number of ranks must be able to read it. The idea (io = direct): rank 0 makes
+ * `.step-%08d.h5.tmp` with serial HDF5 calls (libver V110, contiguous, allocated early, never filled) and
+ * tells everyone where each dataset's bytes lie; each rank pwrites its ranges and fsyncs; errno is agreed;
+ * rank 0 then writes checksums (combined from the ranks' pieces) and the mark `complete`, closes, renames,
+ * syncs the folder, and only then removes older files. The trap: HDF5's own collective writes hang on a full
+ * disk (measured with 1.10 under Open MPI 4.1). */
 #ifndef MT_CHECKPOINT_H
 #define MT_CHECKPOINT_H
 #include <stdint.h>
 #include "comm/comm.h"
 
-/* What a rank holds of a dataset: elements [first, first + count) in row-major order. On saving, data is read; on loading,
- * written. Host memory. */
+/* What a rank holds of a dataset: elements [first, first + count) in row-major order. On saving, data is
+ * read; on loading, written. Host memory. */
 struct mt_range {
   int64_t first, count;
   float *data; /* borrowed */
 };
 struct mt_dataset {
-  char name[160];   /* absolute: "/params/model.norm.weight" */
+  char name[160]; /* absolute: "/params/model.norm.weight" */
   int ndim;
   int64_t dim[4];
   int nrange;
-  struct mt_range *range; /* [nrange], owned by the maker of the dataset; ranges of all ranks cover the dataset, once */
+  struct mt_range
+      *range; /* [nrange], owned by the maker of the dataset; ranges of all ranks cover the dataset, once */
 };
-/* A text (or JSON) stored as an array of bytes under /state or /config; equal on all ranks, given on rank 0. */
+/* A text (or JSON) stored as an array of bytes under /state or /config; equal on all ranks, given on rank 0.
+ */
 struct mt_text {
   char name[160];
   char *text; /* owned by the maker on saving; by the caller after loading (mt_free) */
@@ -37,28 +40,33 @@ struct mt_checkpoint {
   struct mt_text *text;
 };
 
-/* Saves into dir (made if needed), keeps the newest `keep` complete files (0 = all). *bytes gets the file's size. Collective.
- * A failure (full disk, no permission, a file where the folder should be) is said once, agreed, and leaves older
- * checkpoints and no temporary file behind: MT_FAILED. */
-enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int keep, const struct mt_checkpoint *checkpoint,
-                                  int64_t *bytes);
-/* The newest complete checkpoint in dir: its path (caller frees), or NULL if there is none. Files that are skipped
- * (incomplete, foreign, truncated) are named once with the reason. Decided by rank 0, told to all. Collective. A folder that
- * exists but cannot be read, or is a file: agreed MT_CORRUPT. */
+/* Saves into dir (made if needed), keeps the newest `keep` complete files (0 = all). *bytes gets the file's
+ * size. Collective. A failure (full disk, no permission, a file where the folder should be) is said once,
+ * agreed, and leaves older checkpoints and no temporary file behind: MT_FAILED. */
+enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int keep,
+                                  const struct mt_checkpoint *checkpoint, int64_t *bytes);
+/* The newest complete checkpoint in dir: its path (caller frees), or NULL if there is none. Files that are
+ * skipped (incomplete, foreign, truncated) are named once with the reason. Decided by rank 0, told to all.
+ * Collective. A folder that exists but cannot be read, or is a file: agreed MT_CORRUPT. */
 enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, char **path);
-/* Reads attributes and texts of a file: step, tokens, and every text under /config and /state in checkpoint->text (owned by
- * the caller, freed by mt_checkpoint_free_texts); ndataset stays 0. Rank 0 reads, all get it. Collective. MT_CORRUPT, said
- * once with path and cause. */
-enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path, struct mt_checkpoint *checkpoint);
-/* Reads the datasets' ranges (this rank count's, which need not be the writer's) and compares checksums combined over the
- * ranks. Names starting with "?" (rest of the name follows) are optional: nrange is set to 0 if absent. Collective.
- * MT_CORRUPT, said once: dataset missing, other shape (found, expected), wrong checksum, short file. */
-enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path, const struct mt_checkpoint *checkpoint);
+/* Reads attributes and texts of a file: step, tokens, and every text under /config and /state in
+ * checkpoint->text (owned by the caller, freed by mt_checkpoint_free_texts); ndataset stays 0. Rank 0 reads,
+ * all get it. Collective. MT_CORRUPT, said once with path and cause. */
+enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path,
+                                        struct mt_checkpoint *checkpoint);
+/* Reads the datasets' ranges (this rank count's, which need not be the writer's) and compares checksums
+ * combined over the ranks. Names starting with "?" (rest of the name follows) are optional: nrange is set to
+ * 0 if absent. Collective. MT_CORRUPT, said once: dataset missing, other shape (found, expected), wrong
+ * checksum, short file. */
+enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path,
+                                  const struct mt_checkpoint *checkpoint);
 void mt_checkpoint_free_texts(struct mt_checkpoint *checkpoint);
-const char *mt_checkpoint_text(const struct mt_checkpoint *checkpoint, const char *name); /* NULL if absent; borrowed */
+const char *mt_checkpoint_text(const struct mt_checkpoint *checkpoint,
+                               const char *name); /* NULL if absent; borrowed */
 
-/* `motley inspect PATH`: a file, or a folder of checkpoints: lists step, tokens, datasets with shapes, verifies every
- * checksum. Local, no MPI. MT_OK, MT_USAGE (no such path), MT_CORRUPT (what failed is named). */
+/* `motley inspect PATH`: a file, or a folder of checkpoints: lists step, tokens, datasets with shapes,
+ * verifies every checksum. Local, no MPI. MT_OK, MT_USAGE (no such path), MT_CORRUPT (what failed is named).
+ */
 enum mt_status mt_checkpoint_inspect(const char *path);
 
 #endif
