@@ -253,7 +253,7 @@ static void test_bandwidth(int kind, double mbit)
   messages -= messages_before;
   each_row(many, 0, width, recv, 0, 1, mt_exchange_name(exchange));
   const char *name = mt_exchange_name(exchange);
-  EXPECT(bytes >= 3 * (double)crossing.bytes, "%s: counted %.0f bytes, expected at least %.0f", name, bytes,
+  EXPECT(bytes == 3 * (double)crossing.bytes, "%s: counted %.0f bytes, expected %.0f", name, bytes,
          3 * (double)crossing.bytes);
   if (comm->rank == 0)
     EXPECT(wire > 0.9 * bytes && wire < 1.1 * bytes,

@@ -42,6 +42,7 @@ on_hosts() { sh "$cluster" mpirun n1:2,n2:1,n3:4 -np 7 "$@"; }
 echo "== exchange"
 on_hosts "$builddir/tests/emulated_exchange" $rate || fail "exchange: exit code $?"
 
+"$builddir/motley" --help | grep -q train || exit 0
 echo "== training"
 i=0
 while [ $i -lt 400 ]; do
