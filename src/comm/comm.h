@@ -19,7 +19,8 @@ struct mt_comm {
   const int *node_first;     /* [nnode + 1], borrowed from cluster */
   struct mt_cluster *cluster; /* owned; the same on all ranks, threads filled in */
   struct mt_comm_mpi *mpi;   /* owned */
-  /* Counted since the start, payload of what this rank sent, by what it crossed: */
+  /* Counted since the start: payload of the messages that this rank posted (mt_post_send; pieces of a long one count
+   * singly, collectives and copies to itself not at all), by what they crossed: */
   int64_t sent_bytes[MT_NLEVEL], sent_messages[MT_NLEVEL];
   double wait_s; /* seconds this rank spent in mt_wait and in the collectives below */
 };
@@ -27,14 +28,16 @@ struct mt_comm {
 /* Starts MPI (unless it is up), discovers this rank's place, exchanges places, renumbers and makes the communicators.
  * Collective over all processes. MOTLEY_NODES=2,1,4 pretends node sizes (MT_USAGE, agreed, said once, if they do not
  * fit). Compute threads per rank = max(1, allowed cores / ranks sharing them) unless OMP_NUM_THREADS is set; a binding
- * narrower than the threads is one warning. Sets mt_log_identity and mt_die_hook. *comm is freed by mt_comm_free, which
+ * narrower than the threads is one warning. Of MOTLEY_NODES and MOTLEY_TIMEOUT launcher rank 0's environment counts.
+ * Sets mt_log_identity and mt_die_hook. *comm is freed by mt_comm_free, which
  * is collective and ends MPI if this call started it. */
 enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **comm);
 void mt_comm_free(struct mt_comm *comm);
 
 /* ---- agreement and small collectives: all ranks call, in the same order ---- */
 
-/* The worst status of any rank. Who decided its own has printed it. Collective. */
+/* The worst status of any rank: corrupt, usage, failed, stopped, skipped, ok, from the worst to the best. Prints nothing:
+ * who decided its own has said it. Collective. */
 enum mt_status mt_agree(struct mt_comm *comm, enum mt_status mine);
 void mt_barrier(struct mt_comm *comm);
 /* `bytes` bytes from root to all; any length (split below MPI's int limit). Collective. */
@@ -42,14 +45,15 @@ void mt_bcast(struct mt_comm *comm, void *data, int64_t bytes, int root);
 /* A string from root (others pass NULL, and get a copy that they free with mt_free; root gets its own copy too).
  * NULL at root gives NULL everywhere. Collective. */
 char *mt_bcast_text(struct mt_comm *comm, const char *text, int root);
-/* out[P][bytes] in rank order from in[bytes] of each rank. Collective. */
+/* out[P][bytes] in rank order from in[bytes] of each rank, which may be its place in out, but no other. Collective. */
 void mt_allgather(struct mt_comm *comm, const void *in, void *out, int64_t bytes);
-/* Ragged: rank r gives bytes[r] (an array all ranks know); out is their concatenation in rank order. Collective. */
+/* Ragged: rank r gives bytes[r] (an array all ranks know); out is their concatenation in rank order; in may
+ * be this rank's place in out. Collective. */
 void mt_allgatherv(struct mt_comm *comm, const void *in, void *out, const int64_t *bytes);
 /* x[n] := its sum over ranks, left to right by rank within a node, then left to right over nodes: the same bits on all
- * ranks and for any algorithm. Collective. For a few numbers. */
+ * ranks and for any algorithm. Collective. For a few numbers: P n are gathered, in memory kept for the next time. */
 void mt_sum(struct mt_comm *comm, double *x, int n);
-/* x[n] := the maximum over ranks. Collective. */
+/* x[n] := the maximum over ranks; a NaN anywhere is the maximum. Collective. */
 void mt_max(struct mt_comm *comm, double *x, int n);
 void mt_max_int(struct mt_comm *comm, int64_t *x, int n);
 /* 1 on all ranks if every rank passed equal bytes (CRC-32C compared); for checks in debug builds and tests. Collective. */
