@@ -1,7 +1,8 @@
 /* The cluster as plain data; see cluster.h.
  *
  * Grouping is by host name and stable in the launch order, so it is the same on every rank that holds the same places,
- * and launch rank 0 is always place 0. Bridges need no table: the place is a function of the distance between two nodes. */
+ * and launch rank 0 is always place 0. Bridges need no table: the place is a function of the distance between two
+ * nodes. */
 #include "topology/cluster.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -27,8 +28,9 @@ static enum mt_status parse_sizes(const char *what, const char *text, int **size
       value = 10 * value + (c[digits] - '0');
     sum += value;
     if (digits < length || value < 1 || sum > LARGEST) {
-      mt_error("%s \"%s\": node %d: found \"%.*s\", expected a number of ranks from 1 up (at most %d in all), as in 2,1,4",
-               what, text, n, length, c, LARGEST);
+      mt_error(
+          "%s \"%s\": node %d: found \"%.*s\", expected a number of ranks from 1 up (at most %d in all), as in 2,1,4",
+          what, text, n, length, c, LARGEST);
       mt_free(size);
       return MT_USAGE;
     }
@@ -158,8 +160,8 @@ void mt_cluster_free(struct mt_cluster *cluster)
 int mt_cluster_bridge(const struct mt_cluster *cluster, int from, int to)
 {
   MT_ASSERT(from != to);
-  /* The other nodes in cyclic order are numbered 0 .. nnode - 2 and dealt over the places like cards: no place speaks to
-   * two nodes more than another. */
+  /* The other nodes in cyclic order are numbered 0 .. nnode - 2 and dealt over the places like cards: no place speaks
+   * to two nodes more than another. */
   int distance = to - from + (to < from ? cluster->nnode : 0);
   int first = cluster->node_first[from], size = cluster->node_first[from + 1] - first;
   return first + (distance - 1) % size;

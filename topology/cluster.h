@@ -16,19 +16,19 @@ enum mt_level { MT_LEVEL_SELF, MT_LEVEL_NODE, MT_LEVEL_NET, MT_NLEVEL };
 
 /* One rank's place. Fixed-size on purpose: ranks exchange it as bytes. */
 struct mt_place {
-  char host[64];       /* host name; ranks with equal names form a node */
-  char model[64];      /* CPU model as hwloc tells it, "" if unknown */
+  char host[64];       /* host name, printable ASCII; ranks with equal names form a node */
+  char model[64];      /* CPU model as hwloc tells it, printable ASCII, "" if unknown */
   int32_t launch_rank; /* rank in MPI_COMM_WORLD, before renumbering */
   int32_t kind;        /* enum mt_device_kind */
   int32_t device;      /* ordinal of the GPU, -1 on a CPU */
-  int32_t package;     /* of the cores this rank may use; -1 = several or unknown */
-  int32_t numa;        /* likewise */
-  int32_t cores;       /* cores this rank may use (its binding); >= 1 */
-  int32_t node_cores;  /* cores of the whole node */
-  int32_t packages, numas; /* of the whole node; >= 1 */
+  int32_t package;     /* of the cores this rank may use, from 0 below packages; -1 = several or unknown */
+  int32_t numa;        /* likewise, below numas */
+  int32_t cores;       /* cores this rank may use (its binding); >= 1, at most node_cores */
+  int32_t node_cores;  /* cores of the node that its control group allows: those that all its ranks share */
+  int32_t packages, numas; /* of the whole node; >= 1; NUMA domains that hold cores */
   int32_t threads;     /* compute threads this rank will use; >= 1 */
   int32_t flat;        /* 1 = the topology could not be read: one package, one NUMA domain assumed */
-  int64_t mem_bytes;   /* memory of the device (of the node, for a CPU rank) */
+  int64_t mem_bytes;   /* memory of the device (of the node, for a CPU rank), 0 = unknown */
   int64_t speed;       /* measured GEMM MFLOP/s, 0 = not measured */
 };
 
@@ -47,24 +47,28 @@ struct mt_cluster {
 
 /* Builds a cluster from n >= 1 places in launch order (place[i].launch_rank = i): nodes are ordered by their lowest
  * launch rank, a node's places by launch rank; so launch rank 0 is place 0. `pretend` (NULL, or sizes such as "2,1,4"
- * that must sum to n) overrides the host names by consecutive launch ranks and appends "#i" to the hosts. Local. The
- * caller frees with mt_cluster_free. MT_USAGE with one message (naming MOTLEY_NODES) if pretend does not fit. */
+ * that must sum to n) overrides the host names by consecutive launch ranks: pretend node i is named after the host of
+ * its first rank with "#i" behind it; "" counts as NULL. Local. The caller frees with mt_cluster_free. MT_USAGE with
+ * one message (naming MOTLEY_NODES) if pretend does not fit. */
 enum mt_status mt_cluster_build(const struct mt_place *place, int n, const char *pretend, struct mt_cluster **cluster);
 /* A made-up cluster of identical CPU places from the short form "2,1,4". Local. MT_USAGE, with one message, if bad. */
 enum mt_status mt_cluster_from_sizes(const char *sizes, struct mt_cluster **cluster);
-/* The one JSON form, both ways. parse: `name` is used in messages; MT_CORRUPT, once, located, if bad. Local. */
+/* The one JSON form, both ways (see cluster_json.c). `name` is used in messages; MT_CORRUPT, once, located, if bad or
+ * impossible. Local. The caller frees. */
 mt_json *mt_cluster_to_json(const struct mt_cluster *cluster);
 enum mt_status mt_cluster_from_json(const char *name, const mt_json *json, struct mt_cluster **cluster);
-/* A file that holds the JSON form, or the short form if `text` is digits and commas. */
+/* A file that holds the JSON form, or the short form if the argument is digits and commas. Local. MT_CORRUPT for a
+ * file, MT_USAGE for sizes, with one message. */
 enum mt_status mt_cluster_read(const char *path_or_sizes, struct mt_cluster **cluster);
 void mt_cluster_free(struct mt_cluster *cluster); /* NULL allowed */
 
-/* The place of node `from` that sends to and receives from node `to` (from != to): spread over from's places by `to`, so
+/* The place of node `from` that sends to and receives from node `to` (from != to): spread over from's places, so
  * that no place speaks for the whole node. A message from p to q goes from bridge(p, q) to bridge(q, p). Pure. */
 int mt_cluster_bridge(const struct mt_cluster *cluster, int from, int to);
 /* What a message between two places crosses. Pure. */
 enum mt_level mt_cluster_level(const struct mt_cluster *cluster, int a, int b);
-/* 1 if both describe the same places in the same order (hosts, cores, threads, kinds, nodes; not speeds). Pure. */
+/* 1 if both describe the same places in the same order (hosts, CPU models, cores, threads, kinds, nodes; not speeds).
+ * Pure. */
 int mt_cluster_same(const struct mt_cluster *a, const struct mt_cluster *b);
 /* A tree a person can read: nodes, then places with cores, package, NUMA, memory, device; sums at the top; equal
  * neighbours folded. The caller frees the text with mt_free. Pure. */

@@ -3,10 +3,13 @@
 #define MT_DISCOVER_H
 #include "topology/cluster.h"
 
-/* Fills *place for the calling process: host, CPU model, packages, NUMA domains, allowed cores (its binding and its
- * cgroup), memory; launch_rank, threads and speed are the caller's to set. Local, never fails: if the topology cannot be
- * read (broken /sys, restricted container), one warning and a flat node (flat = 1) with the cores that
- * sched_getaffinity reports. Honours hwloc's own environment (HWLOC_XMLFILE, HWLOC_SYNTHETIC). */
+/* Fills *place for the calling process: host, CPU model, packages, NUMA domains, allowed cores (its binding, its
+ * control group's set and quota), memory (the control group's limit, if lower); launch_rank (0), threads (1) and speed (0) are
+ * the caller's to set. Local, never fails: if the topology cannot be read (broken /sys, restricted container), one
+ * warning and a flat node (flat = 1) with the processors that sched_getaffinity reports; the warning comes from the
+ * node's first rank alone where the launcher says which that is. Honours hwloc's own environment (HWLOC_XMLFILE,
+ * HWLOC_SYNTHETIC): a machine described there is taken whole, since no binding and no control group belongs to it. Call
+ * before threads are started: it sets HWLOC_HIDE_ERRORS unless it is set. */
 void mt_discover(struct mt_place *place);
 
 #endif
