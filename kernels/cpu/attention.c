@@ -74,13 +74,13 @@ static void exponentials(const struct mt_attention *a, const int32_t *segment, f
     const int32_t *theirs = segment + k0, mine = segment[i];
 #pragma omp simd
     for (int64_t j = r.lo - k0; j < r.hi - k0; j++) {
-      float e = mt_exp(s[j] - top);
+      float e = mt_exp_low(s[j] - top);
       s[j] = theirs[j] == mine ? e : 0.0f;
     }
   } else {
 #pragma omp simd
     for (int64_t j = r.lo - k0; j < r.hi - k0; j++)
-      s[j] = mt_exp(s[j] - top);
+      s[j] = mt_exp_low(s[j] - top);
   }
   for (int64_t j = r.hi - k0; j < k1 - k0; j++)
     s[j] = 0.0f;
@@ -129,7 +129,7 @@ static void forward_block(const struct mt_attention *a, const int32_t *segment, 
       float next = here > top[i] ? here : top[i];
       float base = next == -INFINITY ? 0.0f : next;
       exponentials(a, segment, row, q0 + i, k0, k1, base);
-      float shrink = mt_exp(top[i] - base);
+      float shrink = mt_exp_low(top[i] - base);
       sum[i] = sum[i] * shrink + mt_sum(row, k1 - k0);
       top[i] = next;
       if (begun && shrink != 1.0f) {

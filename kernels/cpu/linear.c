@@ -122,10 +122,10 @@ static void linear_dx(struct mt_device *device, const struct mt_linear *l, void 
 }
 
 /* sum[j] += column sums of a[n, width] at a stride: in blocks of rows, so that rounding errors grow with the
- * number of blocks instead of that of rows. width <= 128. */
+ * number of blocks instead of that of rows. width <= 256. */
 static void column_sums(float *sum, const float *a, int64_t n, int64_t width, int64_t stride)
 {
-  float part[128];
+  float part[256];
   for (int64_t i0 = 0; i0 < n; i0 += 64) {
     int64_t i1 = mt_min(n, i0 + 64);
     memset(part, 0, sizeof part);
@@ -139,14 +139,17 @@ static void column_sums(float *sum, const float *a, int64_t n, int64_t width, in
   }
 }
 
-/* Blocks are tiles of dw here, 128 x 512; each sums over all rows of its group, so no sum is split. */
+/* Blocks are tiles of dw here, 256 x 512 or narrower; each sums over all rows of its group, in slices that
+ * fit the cache.
+ */
 static void linear_dw(struct mt_device *device, const struct mt_linear *l, float *dw, float *db,
                       const void *dy_, const void *x_)
 {
+  enum { SLICE = 512, ENOUGH = 16 };
   const float *dy = dy_, *x = x_;
-  int64_t nout = mt_pieces(l->out, 128), nin = mt_pieces(l->in, 512);
-  if (nout * nin * l->ngroup < 16)
-    nin = mt_pieces(l->in, 128);
+  int64_t nin = mt_pieces(l->in, 512), nout = 0;
+  for (int64_t size = 256; size >= 64 && nout * nin * l->ngroup < ENOUGH; size /= 2)
+    nout = mt_pieces(l->out, size);
   int64_t tiles = nout * nin;
 #pragma omp parallel num_threads(team(device, l))
   {
@@ -154,16 +157,17 @@ static void linear_dw(struct mt_device *device, const struct mt_linear *l, float
 #pragma omp for schedule(dynamic)
     for (int64_t number = 0; number < tiles * l->ngroup; number++) {
       int64_t g = number / tiles, i = number % tiles / nin, j = number % tiles % nin;
-      int64_t n = rows_of(l, (int)g), first = l->first[g];
-      if (n == 0)
-        continue;
       int64_t i0 = mt_piece(l->out, nout, i), i1 = mt_piece(l->out, nout, i + 1);
       int64_t j0 = mt_piece(l->in, nin, j), j1 = mt_piece(l->in, nin, j + 1);
-      const float *dyg = dy + first * l->out + i0;
-      mt_gemm('T', 'N', i1 - i0, j1 - j0, n, 1.0f, dyg, l->out, x + first * l->in + j0, l->in, 1.0f,
-              dw + g * l->wstride + i0 * l->in + j0, l->in);
+      float *to = dw + g * l->wstride + i0 * l->in + j0;
+      int64_t n = rows_of(l, (int)g), slices = mt_pieces(n, SLICE);
+      for (int64_t k = 0; k < slices; k++) {
+        int64_t r0 = l->first[g] + mt_piece(n, slices, k), r1 = l->first[g] + mt_piece(n, slices, k + 1);
+        mt_gemm('T', 'N', i1 - i0, j1 - j0, r1 - r0, 1.0f, dy + r0 * l->out + i0, l->out, x + r0 * l->in + j0,
+                l->in, 1.0f, to, l->in);
+      }
       if (db && j == 0)
-        column_sums(db + g * l->bstride + i0, dyg, n, i1 - i0, l->out);
+        column_sums(db + g * l->bstride + i0, dy + l->first[g] * l->out + i0, n, i1 - i0, l->out);
     }
   }
 }

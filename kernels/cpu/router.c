@@ -74,7 +74,7 @@ static void gate_topk(struct mt_device *device, float *p, float *lse, int32_t *e
     float *pt = p + t * E, *wt = weight + t * K, top = mt_largest(l, E);
 #pragma omp simd
     for (int64_t e = 0; e < E; e++)
-      pt[e] = mt_exp(l[e] - top);
+      pt[e] = mt_exp_low(l[e] - top);
     float sum = mt_sum(pt, E);
     lse[t] = top + logf(sum);
 #pragma omp simd
@@ -91,7 +91,7 @@ static void gate_topk(struct mt_device *device, float *p, float *lse, int32_t *e
     for (int64_t k = 0; k < K; k++)
       chosen_top = l[chosen[k]] > chosen_top ? l[chosen[k]] : chosen_top;
     for (int64_t k = 0; k < K; k++) {
-      wt[k] = mt_exp(l[chosen[k]] - chosen_top);
+      wt[k] = mt_exp_low(l[chosen[k]] - chosen_top);
       chosen_sum += wt[k];
     }
     for (int64_t k = 0; k < K; k++)

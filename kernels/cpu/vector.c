@@ -25,7 +25,7 @@ static void cross_entropy(struct mt_device *device, float *loss, void *logits_, 
       float *e = back ? l + v0 : piece;
 #pragma omp simd
       for (int64_t v = 0; v < width; v++)
-        e[v] = mt_exp(l[v0 + v] - top);
+        e[v] = mt_exp_low(l[v0 + v] - top);
       sum += mt_sum(e, width);
     }
     loss[r] = logf(sum) - chosen;
