@@ -1,8 +1,10 @@
-/* Configuration: one table (config.c) names every option, its section, type, range, default, help and which commands
- * use it; it drives the file, the environment, --set, the printed effective configuration and the checkpoint's copy.
+/* Configuration: one table (config_table.c) names every option, its section, type, range, default, help and
+ * which commands use it; it drives the file, the environment, --set, the printed effective configuration and
+ * the checkpoint's copy.
  *
- * Precedence: --set section.key=value, environment MOTLEY_SECTION_KEY, file, default. Reading is local and deterministic;
- * in a job rank 0 reads and the others read its printed form (see main.c), so an error is said once. */
+ * Precedence: --set section.key=value, environment MOTLEY_SECTION_KEY, file, default. Reading is local and
+ * deterministic; in a job rank 0 reads and the others read its printed form (see main.c), so an error is said
+ * once. */
 #ifndef MT_CONFIG_H
 #define MT_CONFIG_H
 #include <stdint.h>
@@ -15,13 +17,24 @@ enum mt_schedule_kind { MT_SCHEDULE_CONSTANT, MT_SCHEDULE_LINEAR, MT_SCHEDULE_CO
 enum mt_nonfinite { MT_NONFINITE_SKIP, MT_NONFINITE_ABORT };
 enum mt_sharding { MT_SHARDING_FULL };
 enum mt_exchange_kind { MT_EXCHANGE_AUTO, MT_EXCHANGE_PAIRWISE, MT_EXCHANGE_HIERARCHICAL };
-enum mt_layout_policy { MT_LAYOUT_STATIC, MT_LAYOUT_RANDOM /* tests: another random layout every micro-step */ };
+enum mt_layout_policy {
+  MT_LAYOUT_STATIC,
+  MT_LAYOUT_RANDOM /* tests: another random layout every micro-step */
+};
 enum mt_loads { MT_LOADS_SUMMARY, MT_LOADS_FULL };
+enum mt_activation { MT_ACTIVATION_SILU, MT_ACTIVATION_GELU_NEW /* the tanh form */ };
 
 /* Commands, as bits: an option is known to all commands, read by some. */
-enum mt_command { MT_CMD_TRAIN = 1, MT_CMD_EVAL = 2, MT_CMD_GENERATE = 4, MT_CMD_TOPO = 8, MT_CMD_INSPECT = 16 };
+enum mt_command {
+  MT_CMD_TRAIN = 1,
+  MT_CMD_EVAL = 2,
+  MT_CMD_GENERATE = 4,
+  MT_CMD_TOPO = 8,
+  MT_CMD_INSPECT = 16
+};
 
-/* The effective configuration. Strings are owned by the struct, never NULL ("" = not given), freed by mt_config_free. */
+/* The effective configuration. Strings are owned by the struct, never NULL ("" = not given), freed by
+ * mt_config_free. */
 struct mt_config {
   struct {
     char *config; /* path of a Hugging Face config.json, "" = the keys below */
@@ -37,14 +50,17 @@ struct mt_config {
     int64_t vocab_size;              /* V */
     int64_t max_position_embeddings; /* alias n_positions */
     double rope_theta;               /* mixtral */
-    double norm_eps;                 /* keys rms_norm_eps (mixtral), layer_norm_epsilon (gpt2) */
+    enum mt_activation
+        hidden_act;  /* alias activation_function; mixtral silu, gpt2 gelu_new, nothing else yet */
+    double norm_eps; /* keys rms_norm_eps (mixtral), layer_norm_epsilon (gpt2) */
     double initializer_range;
     int64_t decoder_sparse_step; /* layer i is MoE when (i + 1) mod n = 0 */
     int tie_word_embeddings;     /* default: gpt2 true, mixtral false */
     double router_aux_loss_coef;
   } model;
   struct {
-    int force_balance; /* token t of a micro-step takes experts (t K + k) mod E: separates system cost from routing */
+    int force_balance; /* token t of a micro-step takes experts (t K + k) mod E: separates system cost from
+                          routing */
     enum mt_aux_scope aux_scope;
     double z_loss; /* coefficient */
   } moe;
@@ -93,25 +109,30 @@ struct mt_override {
   const char *text; /* "section.key=value", borrowed */
 };
 
-/* Reads `path` (NULL = no file), the environment and n overrides into *config and checks every value, range and
- * combination that needs no data and no ranks. Local. On failure one message (file:line, found, expected) and MT_USAGE;
- * *config is then empty. A key that this command's chosen settings ignore is refused (rope_theta with gpt2; a key of
- * [generate] under train is allowed, since its section is not train's). model.config is read here (its unsupported keys
- * are refused if they would change the mathematics, else listed in one warning). */
-enum mt_status mt_config_read(const char *path, const struct mt_override *overrides, int n, enum mt_command command,
-                              struct mt_config *config);
-/* The effective configuration as INI text, every option once, in table order; reading it back gives the same struct. The
- * caller frees with mt_free. Local. */
+/* Reads `path` (NULL = no file), the environment and n overrides into *config and checks every value, range
+ * and combination that needs no data and no ranks. Local. On failure one message (file:line, found, expected)
+ * and MT_USAGE; *config is then empty. A key that this command's chosen settings ignore is refused
+ * (rope_theta with gpt2; a key of [generate] under train is allowed, since its section is not train's).
+ * model.config is read here (its unsupported keys are refused if they would change the mathematics, else
+ * listed in one warning). */
+enum mt_status mt_config_read(const char *path, const struct mt_override *overrides, int n,
+                              enum mt_command command, struct mt_config *config);
+/* The effective configuration as INI text in table order: every option that these settings read, so that the
+ * text is itself a valid file; reading it back gives the same struct. The caller frees with mt_free. Local.
+ */
 char *mt_config_print(const struct mt_config *config);
-/* Reads what mt_config_print made (no environment, no overrides); `name` is used in messages. Local. */
+/* Reads what mt_config_print made: no environment, no overrides, model.config is not opened, and what a
+ * command requires is not asked for; `name` is used in messages. Local. */
 enum mt_status mt_config_parse(const char *name, const char *text, struct mt_config *config);
-/* Compares what the mathematics of training depends on ([model], [moe], [data] but the paths, [train] but steps and
- * intervals); returns NULL if equal, else the first differing "section.key (checkpoint x, now y)"; caller frees. Local. */
+/* Compares what the mathematics of training depends on ([model], [moe], [data] but the paths, [train] but
+ * steps and intervals, and micro_batch only where moe.aux_scope = micro_batch gives it a meaning); returns
+ * NULL if equal, else the first differing "section.key (checkpoint x, now y)"; caller frees. Local. */
 char *mt_config_difference(const struct mt_config *checkpoint, const struct mt_config *now);
 /* Only the model's shape must match to load weights; same form of answer. */
 char *mt_config_model_difference(const struct mt_config *checkpoint, const struct mt_config *now);
 void mt_config_free(struct mt_config *config);
-/* Prints the option table (section.key, default, help) for --help. */
-void mt_config_help(void);
+/* Prints the options of the sections that these commands read (bits; section.key, default, help) on stdout,
+ * for --help. */
+void mt_config_help(unsigned commands);
 
 #endif

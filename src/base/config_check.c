@@ -1,0 +1,195 @@
+/* Defaults that depend on other options, and what must hold between options. */
+#include "config_table.h"
+#include "log.h"
+#include "memory.h"
+#include <stdio.h>
+#include <string.h>
+
+/* Gives the option a value unless somebody else did. A value out of range leaves it open: what it derives
+ * from is missing. */
+static void derive(struct mt_reading *reading, const char *name, const char *value)
+{
+  const struct mt_option *option = mt_option_named(name);
+  struct mt_source *source = &reading->source[option - mt_options];
+  if (source->origin == MT_FROM_DEFAULT && mt_option_set(option, reading->config, value))
+    source->origin = MT_FROM_DERIVED;
+}
+
+static void derive_integer(struct mt_reading *reading, const char *name, int64_t value)
+{
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  derive(reading, name, text);
+}
+
+void mt_config_derive(struct mt_reading *reading)
+{
+  struct mt_config *c = reading->config;
+  int gpt2 = c->model.family == MT_FAMILY_GPT2;
+  if (mt_reading_origin(reading, "model.family") != MT_FROM_DEFAULT) {
+    derive_integer(reading, "model.num_local_experts", gpt2 ? 0 : 8);
+    derive(reading, "model.hidden_act", gpt2 ? "gelu_new" : "silu");
+    derive(reading, "model.tie_word_embeddings", gpt2 ? "true" : "false");
+    if (gpt2)
+      derive_integer(reading, "model.intermediate_size", 4 * c->model.hidden_size);
+  }
+  derive_integer(reading, "model.num_key_value_heads", c->model.num_attention_heads);
+  if (c->model.num_attention_heads)
+    derive_integer(reading, "model.head_dim", c->model.hidden_size / c->model.num_attention_heads);
+  if (c->data.format == MT_FORMAT_BYTES)
+    derive_integer(reading, "model.vocab_size", 256);
+  derive_integer(reading, "model.max_position_embeddings", c->data.seq_length);
+  derive_integer(reading, "data.seq_length", c->model.max_position_embeddings);
+  derive_integer(reading, "train.micro_batch", c->train.global_batch < 4 ? c->train.global_batch : 4);
+  char *path = mt_format("%s/checkpoints", c->log.dir);
+  derive(reading, "checkpoint.dir", path);
+  mt_free(path);
+}
+
+/* Options that somebody gave and nothing reads. One from config.json is no mistake: that file is not written
+ * for us. */
+static enum mt_status check_unread(struct mt_reading *reading)
+{
+  for (int i = 0; i < mt_noption; i++) {
+    const struct mt_option *option = &mt_options[i];
+    enum mt_origin origin = reading->source[i].origin;
+    const char *why = mt_option_unread(option, reading->config);
+    if (!why || origin < MT_FROM_JSON || !(mt_section_find(option->section)->commands & reading->command))
+      continue;
+    if (origin == MT_FROM_JSON && option->fallback) {
+      mt_text_add(&reading->warning, "%s%s", reading->warning.text ? ", " : "", option->key);
+      mt_option_set(option, reading->config, option->fallback);
+      continue;
+    }
+    struct mt_text_buffer where = {0};
+    mt_reading_where(reading, option, &where);
+    mt_error("%s: is not read %s; leave it out", where.text, why);
+    mt_free(where.text);
+    return MT_USAGE;
+  }
+  return MT_OK;
+}
+
+static int is_empty_text(const struct mt_option *option, const struct mt_config *config)
+{
+  return option->type == MT_OPTION_TEXT && !**(char *const *)((const char *)config + option->offset);
+}
+
+static enum mt_status check_required(struct mt_reading *reading)
+{
+  for (int i = 0; i < mt_noption; i++) {
+    const struct mt_option *option = &mt_options[i];
+    int absent = reading->source[i].origin == MT_FROM_DEFAULT || is_empty_text(option, reading->config);
+    if (!(option->required & reading->command) || !absent)
+      continue;
+    struct mt_text_buffer expected = {0};
+    mt_option_expected(option, &expected);
+    mt_error("%s: %s.%s is missing, expected %s (%s)", reading->path ? reading->path : "configuration",
+             option->section, option->key, expected.text, option->help);
+    mt_free(expected.text);
+    return MT_USAGE;
+  }
+  return MT_OK;
+}
+
+static enum mt_status check_model(struct mt_reading *r)
+{
+  struct mt_config *c = r->config;
+  long long C = c->model.hidden_size, H = c->model.num_attention_heads, E = c->model.num_local_experts;
+  long long V = c->model.vocab_size, T = c->data.seq_length, positions = c->model.max_position_embeddings;
+  int gpt2 = c->model.family == MT_FAMILY_GPT2;
+  enum mt_activation act = gpt2 ? MT_ACTIVATION_GELU_NEW : MT_ACTIVATION_SILU;
+  if (c->model.hidden_act != act)
+    return mt_reading_refuse(r, "model.hidden_act", "found %s, expected %s, the activation of %s",
+                             act == MT_ACTIVATION_SILU ? "gelu_new" : "silu",
+                             act == MT_ACTIVATION_SILU ? "silu" : "gelu_new", gpt2 ? "gpt2" : "mixtral");
+  if (mt_reading_origin(r, "model.head_dim") <= MT_FROM_DERIVED && C % H)
+    return mt_reading_refuse(r, "model.num_attention_heads",
+                             "found %lld, expected a divisor of hidden_size (%lld)%s", H, C,
+                             gpt2 ? "" : " or head_dim given");
+  if (H % c->model.num_key_value_heads)
+    return mt_reading_refuse(r, "model.num_key_value_heads",
+                             "found %lld, expected a divisor of num_attention_heads (%lld)",
+                             (long long)c->model.num_key_value_heads, H);
+  if (!gpt2 && c->model.head_dim % 2)
+    return mt_reading_refuse(r, "model.head_dim",
+                             "found %lld, expected an even number (rotary positions turn pairs)",
+                             (long long)c->model.head_dim);
+  if (E && c->model.num_experts_per_tok > E)
+    return mt_reading_refuse(r, "model.num_experts_per_tok",
+                             "found %lld, expected at most num_local_experts (%lld)",
+                             (long long)c->model.num_experts_per_tok, E);
+  if (E && c->model.decoder_sparse_step > c->model.num_hidden_layers)
+    return mt_reading_refuse(r, "model.decoder_sparse_step",
+                             "found %lld, expected at most num_hidden_layers (%lld): no layer would be MoE",
+                             (long long)c->model.decoder_sparse_step, (long long)c->model.num_hidden_layers);
+  if (T > positions)
+    return mt_reading_refuse(r, "data.seq_length",
+                             "found %lld, expected at most model.max_position_embeddings (%lld)", T,
+                             positions);
+  if (r->sliding_window && r->sliding_window < T)
+    return mt_reading_refuse(
+        r, "data.seq_length",
+        "found %lld, expected at most sliding_window (%lld) of %s: attention always sees all earlier "
+        "positions",
+        T, (long long)r->sliding_window, c->model.config);
+  if (c->data.format == MT_FORMAT_BYTES && V < 256)
+    return mt_reading_refuse(r, "model.vocab_size",
+                             "found %lld, expected at least 256 with data.format = bytes", V);
+  if (c->data.format == MT_FORMAT_UINT16 && V > 65536)
+    return mt_reading_refuse(r, "model.vocab_size",
+                             "found %lld, expected at most 65536 with data.format = uint16", V);
+  return MT_OK;
+}
+
+static enum mt_status check_training(struct mt_reading *r)
+{
+  struct mt_config *c = r->config;
+  if (c->train.micro_batch > c->train.global_batch)
+    return mt_reading_refuse(r, "train.micro_batch", "found %lld, expected at most global_batch (%lld)",
+                             (long long)c->train.micro_batch, (long long)c->train.global_batch);
+  if (c->train.schedule == MT_SCHEDULE_CONSTANT || !(r->command & MT_CMD_TRAIN))
+    return MT_OK;
+  long long end = c->train.decay_steps ? c->train.decay_steps : c->train.steps;
+  if (c->train.warmup > end)
+    return mt_reading_refuse(r, "train.warmup", "found %lld, expected at most train.%s (%lld)",
+                             (long long)c->train.warmup, c->train.decay_steps ? "decay_steps" : "steps", end);
+  if (c->train.min_lr > c->train.lr)
+    return mt_reading_refuse(r, "train.min_lr", "found %g, expected at most train.lr (%g)", c->train.min_lr,
+                             c->train.lr);
+  return MT_OK;
+}
+
+static enum mt_status check_slots(struct mt_reading *r)
+{
+  const char *text = r->config->parallel.slots;
+  long long sum = 0, E = r->config->model.num_local_experts;
+  if (!strchr(text, ','))
+    return MT_OK; /* one number for each rank, and the ranks are not known here */
+  for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+    char part[32] = "";
+    int64_t n = 0;
+    size_t blanks = strspn(p, " "), length = strcspn(p + blanks, ", ");
+    memcpy(part, p + blanks, length < sizeof part ? length : 0);
+    mt_text_integer(part, &n);
+    sum += n;
+  }
+  if (sum < E)
+    return mt_reading_refuse(r, "parallel.slots",
+                             "found %lld slots in all, expected at least num_local_experts (%lld)", sum, E);
+  return MT_OK;
+}
+
+enum mt_status mt_config_check(struct mt_reading *reading)
+{
+  if (!(mt_section_find("model")->commands & reading->command))
+    return MT_OK; /* a command without a model */
+  MT_TRY(check_unread(reading));
+  MT_TRY(check_required(reading));
+  MT_TRY(check_model(reading));
+  MT_TRY(check_training(reading));
+  MT_TRY(check_slots(reading));
+  if (reading->warning.text)
+    mt_warn("%s: not used here: %s", reading->config->model.config, reading->warning.text);
+  return MT_OK;
+}
