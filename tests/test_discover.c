@@ -86,8 +86,9 @@ static struct found discover(const char *settings, const char *bind)
     return found;
   ck_assert_msg(found.code == 0 && lines == 1, "exit code %d, said: %s", found.code, found.noise);
   /* What holds for every place, also when read back as JSON. */
-  char host[64] = "";
-  gethostname(host, sizeof host - 1);
+  char host[256] = "";
+  ck_assert_int_eq(gethostname(host, sizeof host - 1), 0);
+  host[sizeof found.place.host - 1] = 0;
   ck_assert_str_eq(found.place.host, host);
   ck_assert_int_eq(found.place.launch_rank, 0);
   ck_assert_int_eq(found.place.kind, MT_DEVICE_CPU);
@@ -231,7 +232,10 @@ END_TEST
 /* A description that hwloc cannot use: this machine instead, and one warning that names the variable. */
 static const struct {
   const char *variable, *value;
-} useless[] = {{"HWLOC_XMLFILE", "$garbage"}, {"HWLOC_XMLFILE", "/nonexistent.xml"}, {"HWLOC_SYNTHETIC", "blah:2"}};
+} useless[] = {{"HWLOC_XMLFILE", "$garbage"},
+               {"HWLOC_XMLFILE", "/nonexistent.xml"},
+               {"HWLOC_XMLFILE", "/tmp"},
+               {"HWLOC_SYNTHETIC", "blah:2"}};
 
 START_TEST(test_useless)
 {

@@ -148,6 +148,7 @@ static void count_domains(hwloc_topology_t topology, hwloc_const_bitmap_t mine, 
 static const char *describe(struct mt_place *place, int *here)
 {
   *here = 1;
+  place->cores = place->node_cores = 0;
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0)
     return "hwloc does not start";
@@ -178,12 +179,22 @@ static const char *describe(struct mt_place *place, int *here)
   return problem;
 }
 
-/* hwloc passes over a description that it cannot use without a word. */
-static void check_wish(const char *variable)
+/* Says which descriptions cannot be used, and forgets them: some versions of hwloc pass over them without a word,
+ * others fail. Returns how many there were. */
+static int forget_wishes(void)
 {
-  const char *value = getenv(variable);
-  if (value && *value && speaks())
-    mt_warn("%s=%s cannot be used; taking the topology of this machine", variable, value);
+  static const char *const variable[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC"};
+  int n = 0;
+  for (size_t i = 0; i < sizeof variable / sizeof *variable; i++) {
+    const char *value = getenv(variable[i]);
+    if (!value || !*value)
+      continue;
+    n++;
+    if (speaks())
+      mt_warn("%s=%s cannot be used; taking the topology of this machine", variable[i], value);
+    unsetenv(variable[i]);
+  }
+  return n;
 }
 
 void mt_discover(struct mt_place *place)
@@ -201,6 +212,8 @@ void mt_discover(struct mt_place *place)
   setenv("HWLOC_HIDE_ERRORS", "2", 0);
   int here;
   const char *problem = describe(place, &here);
+  if (here && (problem || !getenv("HWLOC_THISSYSTEM")) && forget_wishes() > 0 && problem)
+    problem = describe(place, &here);
   if (problem) {
     int count = here ? affinity_count() : place->node_cores;
     long online = here ? sysconf(_SC_NPROCESSORS_ONLN) : count;
@@ -215,10 +228,6 @@ void mt_discover(struct mt_place *place)
   }
   if (!here)
     return;
-  if (!problem && !getenv("HWLOC_THISSYSTEM")) {
-    check_wish("HWLOC_XMLFILE");
-    check_wish("HWLOC_SYNTHETIC");
-  }
   /* The kernel's total: the sum over NUMA nodes misses memory that was added while running. */
   long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
   if (pages > 0 && page > 0)
