@@ -29,8 +29,8 @@ struct mt_comm {
  * Collective over all processes. MOTLEY_NODES=2,1,4 pretends node sizes (MT_USAGE, agreed, said once, if they do not
  * fit). Compute threads per rank = max(1, allowed cores / ranks sharing them) unless OMP_NUM_THREADS is set; a binding
  * narrower than the threads is one warning. Of MOTLEY_NODES and MOTLEY_TIMEOUT launcher rank 0's environment counts.
- * Sets mt_log_identity and mt_die_hook. *comm is freed by mt_comm_free, which
- * is collective and ends MPI if this call started it. */
+ * Sets mt_log_identity and mt_die_hook. *comm is freed by mt_comm_free, which is collective and ends MPI if this call
+ * started it. */
 enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **comm);
 void mt_comm_free(struct mt_comm *comm);
 
@@ -47,8 +47,8 @@ void mt_bcast(struct mt_comm *comm, void *data, int64_t bytes, int root);
 char *mt_bcast_text(struct mt_comm *comm, const char *text, int root);
 /* out[P][bytes] in rank order from in[bytes] of each rank, which may be its place in out, but no other. Collective. */
 void mt_allgather(struct mt_comm *comm, const void *in, void *out, int64_t bytes);
-/* Ragged: rank r gives bytes[r] (an array all ranks know); out is their concatenation in rank order; in may
- * be this rank's place in out. Collective. */
+/* Ragged: rank r gives bytes[r] (an array all ranks know); out is their concatenation in rank order; in
+ * may be this rank's place in out. Collective. */
 void mt_allgatherv(struct mt_comm *comm, const void *in, void *out, const int64_t *bytes);
 /* x[n] := its sum over ranks, left to right by rank within a node, then left to right over nodes: the same bits on all
  * ranks and for any algorithm. Collective. For a few numbers: P n are gathered, in memory kept for the next time. */
@@ -80,9 +80,9 @@ enum mt_message_tag { MT_MSG_ROWS = 1, MT_MSG_BRIDGE, MT_MSG_DEAL, MT_MSG_UNSHAR
  * counted in sent_bytes and sent_messages. */
 void mt_post_send(struct mt_comm *comm, struct mt_requests *set, const void *data, int64_t bytes, int to, int tag);
 void mt_post_recv(struct mt_comm *comm, struct mt_requests *set, void *data, int64_t bytes, int from, int tag);
-/* Waits for all posted requests of the set and empties it. Tests in a loop; after a short spin it sleeps, at once where
- * ranks times threads of the node exceed its cores. After MOTLEY_TIMEOUT seconds (default 1800, 0 = never) it dies
- * naming the partners that are missing. Local (but needs the partners). */
+/* Waits for all posted requests of the set and empties it. Tests in a loop: eagerly at first (yielding the core between
+ * tests where the node's threads exceed its cores), then sleeping, 20 us at first and 200 us at most. After MOTLEY_TIMEOUT
+ * seconds (default 1800, 0 = never) it dies naming the partners that are missing. Local (but needs the partners). */
 void mt_wait(struct mt_comm *comm, struct mt_requests *set);
 
 /* The time in seconds from some fixed point in the past. */

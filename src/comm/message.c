@@ -1,9 +1,9 @@
 /* Messages: posting, and waiting without burning a core that somebody computes on.
  *
  * The problem: MPI_Wait spins. Where ranks outnumber cores a spinning rank takes the core from the very rank
- * it waits for. The idea: test, then sleep for a little, then for longer; each completion starts over at the
- * little, since where one message has come the next is near. The trap: MPI moves long messages only inside
- * its calls, so each wake-up tests several times, and the longest sleep stays short. */
+ * it waits for. The idea: test, yield for a moment (most answers are near), then sleep for a little, then for
+ * longer; each completion starts over. The trap: MPI moves long messages only inside its calls, so each
+ * wake-up tests several times, and the longest sleep stays short. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 enum { IS_SEND = 1 << 30 };
 enum { TESTS_PER_WAKE = 4, SLEEP_FIRST_NS = 20 * 1000, SLEEP_LONGEST_NS = 200 * 1000 };
-static const double spin_s = 200e-6;
+static const double eager_s = 200e-6;
 
 int64_t mt_comm_piece = (int64_t)1 << 30;
 
@@ -94,23 +94,31 @@ void mt_post_recv(struct mt_comm *comm, struct mt_requests *set, void *data, int
   }
 }
 
-/* One round of patience. `progress`: something completed since the last round. */
+/* How long this rank has waited since it began and since something last completed. */
 struct patience {
-  double began;
+  double began, last;
   long sleep_ns;
 };
 
+static struct patience new_patience(void)
+{
+  double now = mt_time();
+  return (struct patience){.began = now, .last = now, .sleep_ns = SLEEP_FIRST_NS};
+}
+
+/* One pause between tests. `progress`: something completed since the last one. */
 static void pause_once(const struct mt_comm *comm, struct patience *patience, int progress)
 {
   double now = mt_time();
   if (progress) {
+    patience->last = now;
     patience->sleep_ns = SLEEP_FIRST_NS;
+  }
+  if (now - patience->last < eager_s) {
     if (comm->mpi->crowded)
       sched_yield();
     return;
   }
-  if (!comm->mpi->crowded && now - patience->began < spin_s)
-    return;
   struct timespec interval = {.tv_nsec = patience->sleep_ns};
   nanosleep(&interval, NULL);
   patience->sleep_ns = patience->sleep_ns * 2 < SLEEP_LONGEST_NS ? patience->sleep_ns * 2 : SLEEP_LONGEST_NS;
@@ -169,7 +177,7 @@ void mt_wait(struct mt_comm *comm, struct mt_requests *set)
     return;
   MPI_Request *request = set->mpi;
   int *index = (int *)(request + set->capacity);
-  struct patience patience = {.began = mt_time(), .sleep_ns = SLEEP_FIRST_NS};
+  struct patience patience = new_patience();
   for (int open = set->n;;) {
     int before = open;
     for (int i = 0; i < TESTS_PER_WAKE && open > 0; i++) {
@@ -190,7 +198,7 @@ void mt_wait(struct mt_comm *comm, struct mt_requests *set)
 
 int mt_wait_any(struct mt_comm *comm, struct mt_requests *sets, int nset)
 {
-  struct patience patience = {.began = mt_time(), .sleep_ns = SLEEP_FIRST_NS};
+  struct patience patience = new_patience();
   for (;;) {
     int open = -1;
     for (int i = 0; i < nset; i++) {
@@ -215,7 +223,7 @@ int mt_wait_any(struct mt_comm *comm, struct mt_requests *sets, int nset)
 
 void mt_wait_collective(struct mt_comm *comm, MPI_Request *request, const char *what)
 {
-  struct patience patience = {.began = mt_time(), .sleep_ns = SLEEP_FIRST_NS};
+  struct patience patience = new_patience();
   for (;;) {
     int done = 0;
     for (int i = 0; i < TESTS_PER_WAKE && !done; i++)
