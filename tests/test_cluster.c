@@ -196,6 +196,16 @@ START_TEST(test_same)
   b->place[6].threads = 2;
   ck_assert_int_eq(mt_cluster_same(a, b), 0);
   b->place[6].threads = 1;
+  b->place[6].cores = 2;
+  ck_assert_int_eq(mt_cluster_same(a, b), 0);
+  b->place[6].cores = 1;
+  b->place[6].kind = MT_DEVICE_CUDA;
+  ck_assert_int_eq(mt_cluster_same(a, b), 0);
+  b->place[6].kind = MT_DEVICE_CPU;
+  strcpy(b->place[6].model, "other");
+  ck_assert_int_eq(mt_cluster_same(a, b), 0);
+  b->place[6].model[0] = 0;
+  ck_assert_int_eq(mt_cluster_same(a, b), 1);
   strcpy(b->place[6].host, "other");
   ck_assert_int_eq(mt_cluster_same(a, b), 0);
   mt_cluster_free(b);
@@ -493,6 +503,19 @@ START_TEST(test_print)
                  "node 4: node4, 1 rank, 1 core\n"
                  "  rank 10: 1 core, 1 thread\n"
                  "! more threads than cores: node0 (5 on 4)\n");
+  mt_cluster_free(c);
+
+  /* Nodes whose GPUs have other numbers are not equal. */
+  ck_assert_int_eq(mt_cluster_from_sizes("1,1", &c), MT_OK);
+  for (int p = 0; p < 2; p++) {
+    c->place[p].kind = MT_DEVICE_CUDA;
+    c->place[p].device = p;
+  }
+  check_print(c, "2 nodes, 2 ranks, 2 GPUs, 2 cores, 2 threads\n"
+                 "node 0: node0, 1 rank, 1 core\n"
+                 "  rank 0: GPU 0, 1 core, 1 thread\n"
+                 "node 1: node1, 1 rank, 1 core\n"
+                 "  rank 1: GPU 1, 1 core, 1 thread\n");
   mt_cluster_free(c);
 
   /* Interleaved launch, a GPU, NUMA, memory, links. Ranks that are not bound share the cores. */

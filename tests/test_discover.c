@@ -131,6 +131,8 @@ static const struct {
     {"HWLOC_SYNTHETIC='pack:1 core:1 pu:1'", 0, 0, 1, 1, 1, -1, ""},
     {"HWLOC_SYNTHETIC='pack:1 numa:3 core:5 pu:4'", 0, -1, 15, 1, 3, -1, ""},
     {"HWLOC_SYNTHETIC='numa:2 core:2 pu:1'", 0, -1, 4, 1, 2, -1, ""}, /* no packages told */
+    /* Said to be this machine, but bound to none of its processors: all of it. */
+    {"HWLOC_THISSYSTEM=1 HWLOC_SYNTHETIC='pack:1 core:1 pu:1(indexes=1000)'", 0, 0, 1, 1, 1, -1, ""},
     {"HWLOC_SYNTHETIC='pack:8 core:28 pu:2'", -1, 0, 224, 8, 1, -1, ""},
     {"HWLOC_XMLFILE=$srcdir/tests/machines/ragged.xml", -1, -1, 4, 2, 2, 12, "Made-up CPU A"},
     {"HWLOC_XMLFILE=$srcdir/tests/machines/memories.xml", -1, -1, 4, 2, 2, 104, "Made-up CPU A"},
