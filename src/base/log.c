@@ -79,6 +79,14 @@ void mt_info(const char *format, ...)
   va_end(args);
 }
 
+void mt_write(const void *bytes, long n)
+{
+  if (my_rank != 0)
+    return;
+  fwrite(bytes, 1, (size_t)n, stdout);
+  fflush(stdout);
+}
+
 void mt_debug(const char *format, ...)
 {
   if (level() < DEBUG)

@@ -16,6 +16,8 @@ void mt_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void mt_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A line on stdout from rank 0 only; on other ranks nothing. Local. */
 void mt_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Bytes on stdout from rank 0 only, as they are (generated text, tables longer than a line of the log). Local. */
+void mt_write(const void *bytes, long n);
 /* A line on stderr from any rank when the level is debug. */
 void mt_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -102,6 +102,11 @@ char *mt_format(const char *format, ...)
   return text;
 }
 
+void mt_memory_count_growth(void)
+{
+  atomic_fetch_add(&growths, 1);
+}
+
 int mt_grow(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int64_t size)
 {
   if (*buffer && need <= *capacity)
@@ -112,7 +117,7 @@ int mt_grow(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int
   mt_free(*buffer);
   *buffer = mt_alloc(tag, *capacity * size);
   if (!first)
-    atomic_fetch_add(&growths, 1);
+    mt_memory_count_growth();
   return !first;
 }
 

@@ -1,1 +1,427 @@
-typedef int mt_nothing_yet_moe;
+/* The MoE layers; see moe.h. */
+#include "experts/moe.h"
+#include "base/log.h"
+#include <string.h>
+
+static void *device_new(struct mt_moe *moe, enum mt_tag tag, enum mt_space space, int64_t bytes)
+{
+  return moe->device->ops->alloc(moe->device, tag, space, bytes);
+}
+
+static void device_free(struct mt_moe *moe, enum mt_space space, void *memory)
+{
+  if (memory)
+    moe->device->ops->free(moe->device, space, memory);
+}
+
+/* Makes a row buffer hold `bytes`; the contents are lost. Growing by half keeps growths rare. */
+static void rows_reserve(struct mt_moe *moe, struct mt_rows *rows, enum mt_space space, int64_t bytes)
+{
+  if (rows->data && bytes <= rows->bytes)
+    return;
+  if (rows->data)
+    mt_memory_count_growth();
+  int64_t more = rows->bytes + rows->bytes / 2;
+  device_free(moe, space, rows->data);
+  rows->bytes = bytes > more ? bytes : more;
+  rows->data = device_new(moe, MT_TAG_ROW, space, rows->bytes);
+}
+
+static void layer_new(struct mt_moe *moe, struct mt_moe_layer *layer, const int *slots, int changing)
+{
+  int64_t N = moe->N, E = moe->E, K = moe->K, R = N * K;
+  layer->layout = moe->fixed;
+  if (changing)
+    layer->layout = layer->own_layout = mt_layout_new(moe->comm->cluster, moe->E, slots);
+  layer->p = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, N * E * 4);
+  layer->lse = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, N * 4);
+  layer->weight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+  layer->expert = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+  layer->host_expert = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+  layer->aux = MT_NEW(MT_TAG_ACTIVATION, float, (N / moe->T + 1) * E);
+  layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
+  layer->dispatch = mt_dispatch_new(moe->comm, moe->nslot);
+  layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
+  layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * moe->C * 4);
+}
+
+static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
+{
+  mt_layout_free(layer->own_layout);
+  device_free(moe, MT_DEVICE, layer->p);
+  device_free(moe, MT_DEVICE, layer->lse);
+  device_free(moe, MT_DEVICE, layer->weight);
+  device_free(moe, MT_DEVICE, layer->expert);
+  mt_free(layer->host_expert);
+  mt_free(layer->aux);
+  mt_free(layer->counts);
+  mt_dispatch_free(&layer->dispatch);
+  device_free(moe, MT_DEVICE, layer->place);
+  device_free(moe, MT_WIRE, layer->back);
+  device_free(moe, MT_DEVICE, layer->gather.data);
+  device_free(moe, MT_DEVICE, layer->scatter.data);
+  device_free(moe, MT_DEVICE, layer->x.data);
+  device_free(moe, MT_DEVICE, layer->pre.data);
+}
+
+/* Where an expert's tensors lie: rows of MoE layer 0 in the order in which the family added them. */
+static void find_tensors(struct mt_moe *moe, const struct mt_params *params)
+{
+  moe->b_in = moe->b_out = -1;
+  for (int i = 0; i < params->n; i++) {
+    const struct mt_param *row = &params->param[i];
+    if (row->scope != MT_SCOPE_EXPERT || row->moe != 0)
+      continue;
+    const char *tensor = strstr(row->name, ".experts.") + strlen(".experts.");
+    if (!strcmp(tensor, "w1.weight") || !strcmp(tensor, "c_fc.weight"))
+      moe->w_in = row->offset;
+    else if (!strcmp(tensor, "w2.weight") || !strcmp(tensor, "c_proj.weight"))
+      moe->w_out = row->offset;
+    else if (!strcmp(tensor, "c_fc.bias"))
+      moe->b_in = row->offset;
+    else if (!strcmp(tensor, "c_proj.bias"))
+      moe->b_out = row->offset;
+  }
+}
+
+enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
+                          const struct mt_params *params, int64_t N, int64_t T, struct mt_moe **result)
+{
+  int E = (int)config->model.num_local_experts, K = (int)config->model.num_experts_per_tok;
+  int slots[comm->size];
+  enum mt_status status = MT_OK;
+  if (comm->rank == 0) /* a pure function: one rank decides and says */
+    status = mt_layout_slots(config->parallel.slots, E, comm->size, slots);
+  MT_TRY(mt_agree(comm, status));
+  mt_bcast(comm, slots, sizeof slots, 0);
+  MT_CHECK(N * K < INT32_MAX, "a micro-step of %lld rows on one rank", (long long)(N * K));
+
+  struct mt_moe *moe = MT_ZNEW(MT_TAG_PLAN, struct mt_moe, 1);
+  *moe = (struct mt_moe){.comm = comm, .device = device, .nmoe = params->nmoe, .E = E, .K = K,
+                         .C = config->model.hidden_size, .F = config->model.intermediate_size, .N = N, .T = T,
+                         .gated = config->model.family != MT_FAMILY_GPT2, .nslot = slots[comm->rank],
+                         .balanced = config->moe.force_balance, .scope = config->moe.aux_scope,
+                         .aux_coef = config->model.router_aux_loss_coef, .z_coef = config->moe.z_loss, .version = 1};
+  find_tensors(moe, params);
+  moe->stride = (params->expert_length + 15) & ~(int64_t)15;
+  moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length);
+  moe->fixed = mt_layout_new(comm->cluster, E, slots);
+  moe->tree = mt_tree_new(comm, device, &moe->shard.part);
+  moe->exchange = mt_exchange_new(comm, config->parallel.exchange);
+  for (int i = 0; i < 2; i++) {
+    moe->slot[i] = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
+    device->ops->zero(device, MT_DEV_MATH, moe->slot[i], moe->nslot * moe->stride * 4);
+    moe->in_slot[i][0] = -1;
+  }
+  moe->slot_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
+  moe->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_layer, moe->nmoe);
+  for (int l = 0; l < moe->nmoe; l++)
+    layer_new(moe, &moe->layer[l], slots, config->parallel.layout == MT_LAYOUT_RANDOM);
+
+  int64_t B = N / T + 1, R = N * K;
+  moe->pool_p = MT_ZNEW(MT_TAG_PLAN, double, E);
+  moe->pool_picks = MT_ZNEW(MT_TAG_PLAN, double, E);
+  moe->sums.received = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->nmoe);
+  moe->sums.per_expert = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->nmoe * E);
+  moe->logits = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, N * E * 4);
+  moe->dweight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+  moe->device_aux = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, B * E * 4);
+  moe->psum = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, B * (E + 1) * 8);
+  moe->host_psum = MT_ZNEW(MT_TAG_ACTIVATION, double, B * (E + 1));
+  moe->host_first = MT_NEW(MT_TAG_PLAN, int32_t, N + 1);
+  for (int64_t t = 0; t <= N; t++)
+    moe->host_first[t] = (int32_t)(t * K);
+  moe->first = device_new(moe, MT_TAG_PLAN, MT_DEVICE, (N + 1) * 4);
+  device->ops->copy(device, MT_DEV_MATH, moe->first, moe->host_first, (N + 1) * 4);
+  moe->send_token = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
+  moe->send = device_new(moe, MT_TAG_ROW, MT_WIRE, R * moe->C * 4);
+  moe->dsend = device_new(moe, MT_TAG_ROW, MT_WIRE, R * moe->C * 4);
+  *result = moe;
+  return MT_OK;
+}
+
+void mt_moe_free(struct mt_moe *moe)
+{
+  if (!moe)
+    return;
+  for (int l = 0; l < moe->nmoe; l++)
+    layer_free(moe, &moe->layer[l]);
+  mt_free(moe->layer);
+  mt_shard_free(&moe->shard);
+  mt_layout_free(moe->fixed);
+  mt_tree_free(moe->tree);
+  mt_exchange_free(moe->exchange);
+  device_free(moe, MT_WIRE, moe->slot[0]);
+  device_free(moe, MT_WIRE, moe->slot[1]);
+  device_free(moe, MT_WIRE, moe->slot_grad);
+  mt_free(moe->pool_p);
+  mt_free(moe->pool_picks);
+  mt_free(moe->sums.received);
+  mt_free(moe->sums.per_expert);
+  device_free(moe, MT_DEVICE, moe->logits);
+  device_free(moe, MT_DEVICE, moe->dweight);
+  device_free(moe, MT_DEVICE, moe->device_aux);
+  device_free(moe, MT_DEVICE, moe->psum);
+  mt_free(moe->host_psum);
+  mt_free(moe->host_first);
+  device_free(moe, MT_DEVICE, moe->first);
+  device_free(moe, MT_DEVICE, moe->send_token);
+  device_free(moe, MT_WIRE, moe->send);
+  device_free(moe, MT_WIRE, moe->dsend);
+  device_free(moe, MT_WIRE, moe->arrive.data);
+  device_free(moe, MT_DEVICE, moe->rows.data);
+  device_free(moe, MT_DEVICE, moe->h.data);
+  device_free(moe, MT_DEVICE, moe->dpre.data);
+  mt_free(moe);
+}
+
+void mt_moe_begin_step(struct mt_moe *moe, double tokens, double sequences)
+{
+  moe->step_tokens = tokens;
+  moe->step_sequences = sequences;
+  moe->sums.aux = moe->sums.z = 0;
+  memset(moe->sums.received, 0, sizeof(int64_t) * (size_t)moe->nmoe);
+  memset(moe->sums.per_expert, 0, sizeof(int64_t) * (size_t)moe->nmoe * (size_t)moe->E);
+}
+
+void mt_moe_begin_micro(struct mt_moe *moe, int64_t sequences, int64_t key)
+{
+  moe->nsequence = sequences;
+  moe->ntoken = sequences * moe->T;
+  memset(moe->pool_p, 0, sizeof(double) * (size_t)moe->E);
+  memset(moe->pool_picks, 0, sizeof(double) * (size_t)moe->E);
+  for (int l = 0; l < moe->nmoe; l++)
+    if (moe->layer[l].own_layout)
+      mt_layout_random(moe->layer[l].own_layout, moe->comm->cluster, 1, (uint64_t)(key * moe->nmoe + l));
+}
+
+void mt_moe_gate(struct mt_moe *moe, int l, const void *x, const float *wg)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  const int64_t N = moe->ntoken, B = moe->nsequence, T = moe->T, E = moe->E, K = moe->K;
+  device->kernels->gate_logits(device, moe->logits, x, wg, N, moe->C, E);
+  device->kernels->gate_topk(device, layer->p, layer->lse, layer->expert, layer->weight, moe->logits, N, E, K, moe->balanced);
+  device->kernels->gate_sums(device, moe->psum, moe->psum + B * E, layer->p, layer->lse, B, T, E);
+  device->ops->copy(device, MT_DEV_MATH, layer->host_expert, layer->expert, N * K * 4);
+  device->ops->copy(device, MT_DEV_MATH, moe->host_psum, moe->psum, B * (E + 1) * 8);
+  device->ops->sync(device, MT_DEV_MATH);
+
+  /* The balance loss: per sequence E sum_e f_e P_e with f_e = picks / T, P_e = sum of p / T, so that its gradient with
+   * respect to p is E f_e / T; a mean over the step's sequences and over layers. */
+  for (int64_t b = 0; b < B; b++) {
+    float *aux = layer->aux + b * E;
+    double sum = 0;
+    memset(aux, 0, sizeof(float) * (size_t)E);
+    for (int64_t i = b * T * K; i < (b + 1) * T * K; i++)
+      aux[layer->host_expert[i]]++;
+    for (int64_t e = 0; e < E; e++) {
+      double picks = aux[e], p = moe->host_psum[b * E + e];
+      sum += picks / (double)T * (p / (double)T);
+      moe->pool_p[e] += p;
+      aux[e] = (float)(moe->aux_coef * (double)E * picks / ((double)T * (double)T * moe->step_sequences * moe->nmoe));
+    }
+    if (moe->scope == MT_AUX_SEQUENCE)
+      moe->sums.aux += (double)E * sum / (moe->step_sequences * moe->nmoe);
+    moe->sums.z += moe->host_psum[B * E + b] / (moe->step_tokens * moe->nmoe);
+  }
+}
+
+void mt_moe_counts(struct mt_moe *moe, int l)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  struct mt_dispatch *dispatch = &layer->dispatch;
+  const int64_t E = moe->E, C = moe->C, F = moe->F;
+  struct mt_routing routing = {moe->ntoken, moe->ntoken * moe->K, moe->host_first, layer->host_expert};
+  int64_t mine[E + 1];
+  mt_dispatch_count(&routing, moe->E, mine);
+  mt_allgather(moe->comm, mine, layer->counts, E * (int64_t)sizeof(int64_t));
+  mt_dispatch_plan(dispatch, moe->comm, layer->layout, &routing, layer->counts);
+  for (int r = 0; r < moe->comm->size; r++)
+    for (int64_t e = 0; e < E; e++) {
+      moe->pool_picks[e] += (double)layer->counts[r * E + e];
+      moe->sums.per_expert[l * E + e] += layer->counts[r * E + e];
+    }
+  moe->sums.received[l] += dispatch->received;
+
+  int64_t Q = dispatch->received;
+  rows_reserve(moe, &layer->gather, MT_DEVICE, Q * 4);
+  rows_reserve(moe, &layer->scatter, MT_DEVICE, Q * 4);
+  rows_reserve(moe, &layer->x, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &layer->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->arrive, MT_WIRE, Q * C * 4);
+  rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->h, MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->dpre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  mt_exchange_reserve(moe->exchange, &dispatch->pattern, C * 4);
+  device->ops->copy(device, MT_DEV_MATH, layer->place, dispatch->place, dispatch->sent * 4);
+  device->ops->copy(device, MT_DEV_MATH, layer->gather.data, dispatch->gather, Q * 4);
+  device->ops->copy(device, MT_DEV_MATH, layer->scatter.data, dispatch->scatter, Q * 4);
+}
+
+void mt_moe_end_forward(struct mt_moe *moe)
+{
+  if (moe->scope != MT_AUX_MICRO_BATCH || !moe->nmoe)
+    return;
+  /* f and P pooled over all ranks' tokens of the micro-step and over layers; micro-steps count by their tokens. */
+  double rows = 0, sum = 0;
+  for (int e = 0; e < moe->E; e++)
+    rows += moe->pool_picks[e];
+  double tokens = rows / moe->K; /* of all layers */
+  if (tokens == 0)
+    return;
+  for (int e = 0; e < moe->E; e++)
+    sum += moe->pool_picks[e] / tokens * moe->pool_p[e];
+  moe->sums.aux += moe->E * sum / (moe->step_tokens * moe->nmoe);
+  for (int l = 0; l < moe->nmoe; l++)
+    for (int e = 0; e < moe->E; e++)
+      moe->layer[l].aux[e] = (float)(moe->aux_coef * moe->E * moe->pool_picks[e] / tokens / (moe->step_tokens * moe->nmoe));
+}
+
+/* The pool keeps two layers' weights; a layer that it still holds (the last one when backward begins) is not fetched. */
+static float *slot_weights(struct mt_moe *moe, int l)
+{
+  return moe->slot[l % 2];
+}
+
+void mt_moe_unshard(struct mt_moe *moe, int l)
+{
+  const struct mt_layout *layout = moe->layer[l].layout;
+  int64_t *holds = moe->in_slot[l % 2];
+  if (holds[0] == l && holds[1] == layout->revision && holds[2] == moe->version)
+    return;
+  holds[0] = l;
+  holds[1] = layout->revision;
+  holds[2] = moe->version;
+  mt_tree_plan(moe->tree, layout);
+  mt_tree_unshard_inter(moe->tree, moe->shard.master + (int64_t)l * moe->E * moe->shard.count, slot_weights(moe, l), moe->stride);
+  mt_tree_unshard_intra(moe->tree, slot_weights(moe, l), moe->stride);
+}
+
+/* Rows out: token rows in `from` [N,C] (by send_token) to `to`, by slot. */
+static void rows_out(struct mt_moe *moe, struct mt_moe_layer *layer, void *to)
+{
+  struct mt_device *device = moe->device;
+  device->ops->sync(device, MT_DEV_MATH);
+  mt_exchange_begin(moe->exchange, &layer->dispatch.pattern, MT_FORWARD, moe->C * 4, moe->send, moe->arrive.data);
+  mt_exchange_end(moe->exchange);
+  device->kernels->gather(device, to, device->ctype, moe->arrive.data, MT_F32, layer->gather.data, layer->dispatch.received,
+                          moe->C);
+}
+
+/* Rows home: `from` by slot to `to` (wire), in sending order. */
+static void rows_home(struct mt_moe *moe, struct mt_moe_layer *layer, const void *from, void *to)
+{
+  struct mt_device *device = moe->device;
+  device->kernels->gather(device, moe->arrive.data, MT_F32, from, device->ctype, layer->scatter.data, layer->dispatch.received,
+                          moe->C);
+  device->ops->sync(device, MT_DEV_MATH);
+  mt_exchange_begin(moe->exchange, &layer->dispatch.pattern, MT_BACK, moe->C * 4, moe->arrive.data, to);
+  mt_exchange_end(moe->exchange);
+}
+
+void mt_moe_dispatch(struct mt_moe *moe, int l, const void *x)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  device->ops->copy(device, MT_DEV_MATH, moe->send_token, layer->dispatch.send_token, layer->dispatch.sent * 4);
+  device->kernels->gather(device, moe->send, MT_F32, x, device->ctype, moe->send_token, layer->dispatch.sent, moe->C);
+  rows_out(moe, layer, layer->x.data);
+}
+
+static struct mt_linear linear_of(const struct mt_moe *moe, const struct mt_moe_layer *layer, int64_t in, int64_t out)
+{
+  return (struct mt_linear){moe->nslot, layer->dispatch.slot_row, in, out, moe->stride, moe->stride};
+}
+
+static void activate(struct mt_moe *moe, const struct mt_moe_layer *layer)
+{
+  struct mt_device *device = moe->device;
+  int64_t Q = layer->dispatch.received;
+  if (moe->gated)
+    device->kernels->swiglu(device, moe->h.data, layer->pre.data, Q, moe->F);
+  else
+    device->kernels->gelu(device, moe->h.data, layer->pre.data, Q * moe->F);
+}
+
+void mt_moe_experts(struct mt_moe *moe, int l)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  const float *w = slot_weights(moe, l);
+  struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
+  struct mt_linear out = linear_of(moe, layer, moe->F, moe->C);
+  device->kernels->linear(device, &in, layer->pre.data, layer->x.data, w + moe->w_in, moe->b_in < 0 ? NULL : w + moe->b_in, 0);
+  activate(moe, layer);
+  device->kernels->linear(device, &out, moe->rows.data, moe->h.data, w + moe->w_out, moe->b_out < 0 ? NULL : w + moe->b_out, 0);
+}
+
+void mt_moe_combine(struct mt_moe *moe, int l, void *out)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  rows_home(moe, layer, moe->rows.data, layer->back);
+  device->kernels->combine(device, out, 1, layer->back, MT_F32, moe->first, layer->place, layer->weight, moe->ntoken, moe->C);
+}
+
+void mt_moe_combine_back(struct mt_moe *moe, int l, const void *dout)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  device->kernels->combine_back(device, moe->send, moe->dweight, dout, layer->back, MT_F32, moe->first, layer->place,
+                                layer->weight, moe->ntoken, moe->C);
+  rows_out(moe, layer, moe->rows.data);
+}
+
+void mt_moe_experts_back(struct mt_moe *moe, int l)
+{
+  struct mt_device *device = moe->device;
+  const struct mt_kernels *kernels = device->kernels;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  const float *w = slot_weights(moe, l);
+  float *dw = moe->slot_grad;
+  int64_t Q = layer->dispatch.received;
+  struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
+  struct mt_linear out = linear_of(moe, layer, moe->F, moe->C);
+  device->ops->zero(device, MT_DEV_MATH, dw, moe->nslot * moe->stride * 4);
+  activate(moe, layer);
+  kernels->linear_dw(device, &out, dw + moe->w_out, moe->b_out < 0 ? NULL : dw + moe->b_out, moe->rows.data, moe->h.data);
+  kernels->linear_dx(device, &out, moe->h.data, moe->rows.data, w + moe->w_out, 0); /* h becomes its gradient */
+  if (moe->gated)
+    kernels->swiglu_back(device, moe->dpre.data, moe->h.data, layer->pre.data, Q, moe->F);
+  else
+    kernels->gelu_back(device, moe->dpre.data, moe->h.data, layer->pre.data, Q * moe->F);
+  kernels->linear_dw(device, &in, dw + moe->w_in, moe->b_in < 0 ? NULL : dw + moe->b_in, moe->dpre.data, layer->x.data);
+  kernels->linear_dx(device, &in, moe->rows.data, moe->dpre.data, w + moe->w_in, 0);
+}
+
+void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  rows_home(moe, layer, moe->rows.data, moe->dsend);
+  device->kernels->combine(device, dx, 0, moe->dsend, MT_F32, moe->first, layer->place, NULL, moe->ntoken, moe->C);
+}
+
+void mt_moe_reshard(struct mt_moe *moe, int l)
+{
+  float *grad = moe->shard.grad + (int64_t)l * moe->E * moe->shard.count;
+  moe->device->ops->sync(moe->device, MT_DEV_MATH);
+  mt_tree_plan(moe->tree, moe->layer[l].layout);
+  mt_tree_reshard_intra(moe->tree, moe->slot_grad, moe->stride);
+  mt_tree_reshard_inter(moe->tree, grad, moe->slot_grad, moe->stride);
+}
+
+void mt_moe_gate_back(struct mt_moe *moe, int l, void *dx, const void *x, const float *wg, float *dwg)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  int64_t N = moe->ntoken, one = moe->scope == MT_AUX_MICRO_BATCH;
+  int64_t T = one ? (N ? N : 1) : moe->T, nrow = one ? 1 : moe->nsequence;
+  float z = (float)(moe->z_coef / (moe->step_tokens * moe->nmoe));
+  device->ops->copy(device, MT_DEV_MATH, moe->device_aux, layer->aux, nrow * moe->E * 4);
+  device->kernels->gate_topk_back(device, moe->logits, moe->dweight, layer->p, layer->lse, layer->expert, layer->weight,
+                                  moe->device_aux, z, N, T, moe->E, moe->K);
+  device->kernels->gate_logits_back(device, dx, dwg, moe->logits, x, wg, N, moe->C, moe->E);
+}

@@ -1,1 +1,234 @@
-typedef int mt_nothing_yet_model;
+/* Making, filling and reducing a model; its forward and backward pieces are in block.c. See model.h. */
+#include "model/model.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include <math.h>
+#include <string.h>
+
+static void *act(struct mt_model *model, int64_t elements)
+{
+  return model->device->ops->alloc(model->device, MT_TAG_ACTIVATION, MT_DEVICE, elements * mt_dtype_size(model->device->ctype));
+}
+
+static void *words(struct mt_model *model, int64_t elements)
+{
+  return model->device->ops->alloc(model->device, MT_TAG_ACTIVATION, MT_DEVICE, elements * 4);
+}
+
+static void drop(struct mt_model *model, enum mt_space space, void *memory)
+{
+  if (memory)
+    model->device->ops->free(model->device, space, memory);
+}
+
+static float *rope_table(struct mt_model *model)
+{
+  const struct mt_arch *arch = &model->arch;
+  int64_t half = arch->D / 2, n = arch->Tmax * half * 2;
+  float *host = MT_NEW(MT_TAG_MISC, float, n);
+  for (int64_t t = 0; t < arch->Tmax; t++)
+    for (int64_t i = 0; i < half; i++) {
+      double angle = (double)t * pow((double)arch->rope_theta, -2.0 * (double)i / (double)arch->D);
+      host[(t * half + i) * 2] = (float)cos(angle);
+      host[(t * half + i) * 2 + 1] = (float)sin(angle);
+    }
+  float *table = words(model, n);
+  model->device->ops->copy(model->device, MT_DEV_MATH, table, host, n * 4);
+  model->device->ops->sync(model->device, MT_DEV_MATH);
+  mt_free(host);
+  return table;
+}
+
+static void layer_new(struct mt_model *model, struct mt_layer_state *layer, const struct mt_block *block, int64_t N)
+{
+  const struct mt_arch *arch = &model->arch;
+  layer->x1 = act(model, N * arch->C);
+  layer->y1 = act(model, N * arch->C);
+  layer->y2 = act(model, N * arch->C);
+  layer->mean1 = words(model, N);
+  layer->rstd1 = words(model, N);
+  layer->mean2 = words(model, N);
+  layer->rstd2 = words(model, N);
+  layer->qkv = act(model, N * (arch->H + 2 * arch->KV) * arch->D);
+  layer->att = act(model, N * arch->H * arch->D);
+  layer->lse = words(model, N * arch->H);
+  if (block->moe < 0)
+    layer->pre = act(model, N * arch->F * (arch->gated ? 2 : 1));
+}
+
+static void layer_free(struct mt_model *model, struct mt_layer_state *layer)
+{
+  void *all[] = {layer->x1,    layer->y1,    layer->y2,  layer->mean1, layer->rstd1, layer->mean2,
+                 layer->rstd2, layer->qkv,   layer->att, layer->lse,   layer->pre};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    drop(model, MT_DEVICE, all[i]);
+}
+
+/* Layers without a backward pass need their state only while they run: all share one. */
+static int states(const struct mt_model *model, int training)
+{
+  return training ? (int)model->arch.L : model->arch.L > 0;
+}
+
+enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config, int64_t max_B,
+                            int64_t T, int training, struct mt_model **result)
+{
+  struct mt_model *model = MT_ZNEW(MT_TAG_PLAN, struct mt_model, 1);
+  model->comm = comm;
+  model->device = device;
+  model->config = config;
+  model->max_B = max_B;
+  model->T = T;
+  mt_family_build(config, &model->arch, &model->params);
+  const struct mt_arch *arch = &model->arch;
+  const int64_t N = max_B * T;
+  if (model->params.nmoe) {
+    enum mt_status status = mt_moe_new(comm, device, config, &model->params, N, T, &model->moe);
+    if (status != MT_OK) {
+      mt_params_free(&model->params);
+      mt_free(model->arch.block);
+      mt_free(model);
+      return status;
+    }
+  }
+  int one[comm->size];
+  for (int r = 0; r < comm->size; r++)
+    one[r] = 1;
+  model->everywhere = mt_layout_new(comm->cluster, 1, one);
+  model->shared = mt_shard_new(comm, 1, model->params.shared_length);
+  model->tree = mt_tree_new(comm, device, &model->shared.part);
+  mt_tree_plan(model->tree, model->everywhere);
+  model->weight = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
+  model->grad = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
+  device->ops->zero(device, MT_DEV_MATH, model->grad, model->params.shared_length * 4);
+
+  const int64_t C = arch->C, QKV = (arch->H + 2 * arch->KV) * arch->D, wide = arch->F * (arch->gated ? 2 : 1);
+  model->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_layer_state, arch->L);
+  model->x = MT_NEW(MT_TAG_PLAN, void *, arch->L + 1);
+  int dense = -1;
+  for (int l = 0; l < arch->L; l++)
+    dense = arch->block[l].moe < 0 ? l : dense;
+  for (int l = 0; l < states(model, training); l++)
+    layer_new(model, &model->layer[l], &arch->block[training || dense < 0 ? l : dense], N);
+  for (int l = states(model, training); l < arch->L; l++)
+    model->layer[l] = model->layer[0];
+  for (int l = 0; l <= arch->L; l++)
+    model->x[l] = training || l < 2 ? act(model, N * C) : model->x[l % 2];
+  model->y = act(model, N * C);
+  model->dx = act(model, N * C);
+  model->dy = act(model, N * C);
+  model->dqkv = act(model, N * QKV);
+  model->datt = act(model, N * arch->H * arch->D);
+  if (dense >= 0) {
+    model->h = act(model, N * arch->F);
+    model->dpre = act(model, N * wide);
+  }
+  model->mean = words(model, N);
+  model->rstd = words(model, N);
+  if (arch->rope)
+    model->rope_table = rope_table(model);
+  model->token = words(model, N);
+  model->position = words(model, N);
+  model->target = words(model, N);
+  model->scale = words(model, N);
+  model->loss = words(model, N);
+  model->host_token = MT_ZNEW(MT_TAG_ACTIVATION, int32_t, N);
+  model->host_target = MT_ZNEW(MT_TAG_ACTIVATION, int32_t, N);
+  model->host_scale = MT_ZNEW(MT_TAG_ACTIVATION, float, N);
+  model->host_loss = MT_ZNEW(MT_TAG_ACTIVATION, float, N);
+  /* Logits of a chunk of rows only: about 16 MiB, but enough rows to keep the GEMM efficient. */
+  model->head_rows = (16 << 20) / (arch->V * 4);
+  model->head_rows = model->head_rows < 128 ? 128 : model->head_rows;
+  model->head_rows = model->head_rows > N ? N : model->head_rows;
+  model->logits = act(model, model->head_rows * arch->V);
+  struct mt_attention attention = {.B = max_B, .T = T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1};
+  mt_device_reserve(device, device->kernels->attention_work(device, &attention));
+
+  int32_t *position = MT_NEW(MT_TAG_MISC, int32_t, N);
+  for (int64_t i = 0; i < N; i++)
+    position[i] = (int32_t)(i % T);
+  device->ops->copy(device, MT_DEV_MATH, model->position, position, N * 4);
+  device->ops->sync(device, MT_DEV_MATH);
+  mt_free(position);
+  *result = model;
+  return MT_OK;
+}
+
+void mt_model_free(struct mt_model *model)
+{
+  if (!model)
+    return;
+  int64_t L = model->arch.L;
+  int shared_state = L > 1 && model->layer[0].x1 == model->layer[1].x1;
+  for (int l = 0; l < (shared_state ? 1 : L); l++)
+    layer_free(model, &model->layer[l]);
+  for (int l = 0; l <= L; l++)
+    if (l < 2 || model->x[l] != model->x[l % 2])
+      drop(model, MT_DEVICE, model->x[l]);
+  void *all[] = {model->y,     model->dx,    model->dy,         model->dqkv,  model->datt,     model->h,      model->dpre,
+                 model->mean,  model->rstd,  model->rope_table, model->token, model->position, model->target, model->scale,
+                 model->loss,  model->logits};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    drop(model, MT_DEVICE, all[i]);
+  drop(model, MT_WIRE, model->weight);
+  drop(model, MT_WIRE, model->grad);
+  mt_free(model->layer);
+  mt_free(model->x);
+  mt_free(model->host_token);
+  mt_free(model->host_target);
+  mt_free(model->host_scale);
+  mt_free(model->host_loss);
+  mt_moe_free(model->moe);
+  mt_tree_free(model->tree);
+  mt_layout_free(model->everywhere);
+  mt_shard_free(&model->shared);
+  mt_params_free(&model->params);
+  mt_free(model->arch.block);
+  mt_free(model);
+}
+
+/* Elements [first, first + n) of the vector overlap the tensor at [offset, offset + count)? */
+static int64_t overlap(int64_t first, int64_t n, const struct mt_param *row, int64_t *from)
+{
+  int64_t end = first + n < row->offset + row->count ? first + n : row->offset + row->count;
+  *from = first > row->offset ? first : row->offset;
+  return end > *from ? end - *from : 0;
+}
+
+void mt_model_init(struct mt_model *model, uint64_t seed)
+{
+  for (int i = 0; i < model->params.n; i++) {
+    const struct mt_param *row = &model->params.param[i];
+    struct mt_shard *shard = row->scope == MT_SCOPE_SHARED ? &model->shared : &model->moe->shard;
+    int64_t from, n = overlap(shard->first, shard->count, row, &from);
+    if (!n)
+      continue;
+    int copies = row->scope == MT_SCOPE_SHARED ? 1 : model->params.nexpert;
+    for (int e = 0; e < copies; e++) {
+      int64_t item = row->scope == MT_SCOPE_SHARED ? 0 : (int64_t)row->moe * copies + e;
+      float *to = shard->master + item * shard->count + from - shard->first;
+      if (row->deviation > 0)
+        mt_random_fill_normal(to, n, seed, MT_STREAM_INIT + 256 * (uint64_t)i, (uint64_t)(e * row->count + from - row->offset),
+                              row->deviation);
+      for (int64_t k = 0; k < n; k++)
+        to[k] = row->deviation > 0 ? to[k] + row->fill : row->fill;
+    }
+  }
+}
+
+void mt_model_publish(struct mt_model *model)
+{
+  mt_tree_unshard_inter(model->tree, model->shared.master, model->weight, 0);
+  mt_tree_unshard_intra(model->tree, model->weight, 0);
+  if (model->moe)
+    model->moe->version++;
+}
+
+void mt_model_reduce(struct mt_model *model)
+{
+  struct mt_device *device = model->device;
+  device->ops->sync(device, MT_DEV_MATH);
+  mt_tree_reshard_intra(model->tree, model->grad, 0);
+  mt_tree_reshard_inter(model->tree, model->shared.grad, model->grad, 0);
+  device->ops->zero(device, MT_DEV_MATH, model->grad, model->params.shared_length * 4);
+}

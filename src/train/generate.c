@@ -1,8 +1,147 @@
-/* Not built yet. */
+/* Generation: continues a prompt, one token a forward pass.
+ *
+ * Experts are spread over the ranks, so all ranks take part: rank 0 has the one sequence, the others none ("zero is a
+ * value"). The window is the model's; where the text outgrows it, its newest half is kept. Tokens are bytes with data.format
+ * = bytes, otherwise the prompt is ids separated by commas and ids are printed. */
 #include "train/train.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "train/session.h"
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The prompt's tokens: *n of them in token[capacity]; decided by rank 0. */
+static enum mt_status read_prompt(const struct mt_config *config, int32_t *token, int64_t capacity, int64_t *n)
+{
+  const char *prompt = config->generate.prompt;
+  *n = 0;
+  if (config->data.format == MT_FORMAT_BYTES) {
+    for (const char *at = prompt; *at && *n < capacity; at++)
+      token[(*n)++] = (unsigned char)*at;
+  } else {
+    for (const char *at = prompt; *at;) {
+      char *end;
+      long long id = strtoll(at, &end, 10);
+      while (isspace((unsigned char)*end))
+        end++;
+      if (end == at || id < 0 || id >= config->model.vocab_size || (*end && *end != ',')) {
+        mt_error("generate.prompt: found '%s', expected token ids from 0 to %lld separated by commas", at,
+                 (long long)config->model.vocab_size - 1);
+        return MT_USAGE;
+      }
+      if (*n < capacity)
+        token[(*n)++] = (int32_t)id;
+      at = *end ? end + 1 : end;
+    }
+  }
+  if (!*n) {
+    mt_error("generate.prompt: found nothing, expected at least one token to go on from");
+    return MT_USAGE;
+  }
+  return MT_OK;
+}
+
+/* The next token from logits[V]: the largest, or drawn from softmax(logits / temperature). */
+static int32_t choose(const struct mt_config *config, const float *logits, int64_t V, int64_t position)
+{
+  int64_t best = 0;
+  for (int64_t v = 1; v < V; v++)
+    best = logits[v] > logits[best] ? v : best;
+  if (config->generate.temperature <= 0)
+    return (int32_t)best;
+  double sum = 0, t = config->generate.temperature;
+  for (int64_t v = 0; v < V; v++)
+    sum += exp(((double)logits[v] - (double)logits[best]) / t);
+  double draw = mt_random_uniform((uint64_t)config->generate.seed, MT_STREAM_SAMPLE, (uint64_t)position) * sum;
+  for (int64_t v = 0; v < V; v++) {
+    draw -= exp(((double)logits[v] - (double)logits[best]) / t);
+    if (draw < 0)
+      return (int32_t)v;
+  }
+  return (int32_t)best;
+}
+
+static void show(const struct mt_config *config, const int32_t *token, int64_t n, int first)
+{
+  for (int64_t i = 0; i < n; i++) {
+    char text[32] = {(char)token[i]};
+    long length = 1;
+    if (config->data.format != MT_FORMAT_BYTES)
+      length = snprintf(text, sizeof text, "%s%d", first && i == 0 ? "" : ",", token[i]);
+    mt_write(text, length);
+  }
+}
+
+static void forward(struct mt_model *model, int64_t key)
+{
+  mt_model_batch(model, model->comm->rank == 0);
+  if (model->moe) {
+    mt_moe_begin_step(model->moe, (double)model->T, 1);
+    mt_moe_begin_micro(model->moe, model->B, key);
+  }
+  mt_model_embed(model);
+  for (int l = 0; l < model->arch.L; l++) {
+    int m = model->arch.block[l].moe;
+    mt_model_attention(model, l);
+    if (m < 0) {
+      mt_model_mlp(model, l);
+      continue;
+    }
+    mt_moe_gate(model->moe, m, model->layer[l].y2, model->weight + model->arch.block[l].gate_w);
+    mt_moe_counts(model->moe, m);
+    mt_moe_unshard(model->moe, m);
+    mt_moe_dispatch(model->moe, m, model->layer[l].y2);
+    mt_moe_experts(model->moe, m);
+    mt_moe_combine(model->moe, m, model->x[l + 1]);
+  }
+}
+
+static enum mt_status generate(struct mt_session *session, int64_t T)
+{
+  struct mt_comm *comm = session->comm;
+  struct mt_model *model = session->model;
+  const struct mt_config *config = session->config;
+  const int64_t V = model->arch.V;
+  int64_t n = 0;
+  int32_t *token = model->host_token; /* rank 0's window */
+  enum mt_status status = MT_OK;
+  if (comm->rank == 0)
+    status = read_prompt(config, token, T, &n);
+  MT_TRY(mt_agree(comm, status));
+  show(config, token, n, 1);
+  float *logits = MT_NEW(MT_TAG_MISC, float, V);
+  for (int64_t i = 0; i < config->generate.length; i++) {
+    if (comm->rank == 0 && n == T) {
+      memmove(token, token + T - T / 2, sizeof(int32_t) * (size_t)(T / 2));
+      n = T / 2;
+    }
+    forward(model, ((int64_t)1 << 41) + i);
+    if (comm->rank == 0) {
+      mt_model_logits(model, n - 1, 1, logits);
+      token[n++] = choose(config, logits, V, i);
+      show(config, token + n - 1, 1, 0);
+    }
+  }
+  mt_free(logits);
+  mt_write("\n", 1);
+  return MT_OK;
+}
 
 enum mt_status mt_generate_run(struct mt_comm *comm, const struct mt_config *config)
 {
-  (void)comm, (void)config;
-  return MT_FAILED;
+  /* no longer a window than the text needs */
+  int64_t T = config->model.max_position_embeddings, need = (int64_t)strlen(config->generate.prompt) + config->generate.length;
+  T = config->data.seq_length > 0 && config->data.seq_length < T ? config->data.seq_length : T;
+  T = need < T ? need : T;
+  T = T < 2 ? 2 : T;
+  struct mt_session session;
+  enum mt_status status = mt_session_open(comm, config, 1, T, 0, &session);
+  if (status == MT_OK) {
+    status = generate(&session, T);
+    mt_session_close(&session);
+  }
+  return status;
 }

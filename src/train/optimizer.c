@@ -1,1 +1,108 @@
-typedef int mt_nothing_yet_optimizer;
+/* AdamW on shards; see optimizer.h. */
+#include "train/optimizer.h"
+#include <math.h>
+#include <stddef.h>
+
+double mt_learning_rate(const struct mt_config *config, int64_t step)
+{
+  const double peak = config->train.lr, low = config->train.min_lr;
+  const int64_t warmup = config->train.warmup;
+  const int64_t end = config->train.decay_steps > 0 ? config->train.decay_steps : config->train.steps;
+  if (step <= warmup)
+    return peak * (double)step / (double)warmup;
+  double x = end > warmup ? (double)(step - warmup) / (double)(end - warmup) : 1;
+  x = x > 1 ? 1 : x;
+  switch (config->train.schedule) {
+  case MT_SCHEDULE_LINEAR:
+    return low + (peak - low) * (1 - x);
+  case MT_SCHEDULE_COSINE:
+    return low + (peak - low) * 0.5 * (1 + cos(M_PI * x));
+  default:
+    return peak;
+  }
+}
+
+void mt_optimizer_pieces(struct mt_model *model,
+                         void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
+                                   int64_t at, int64_t n),
+                         void *self)
+{
+  for (int i = 0; i < model->params.n; i++) {
+    const struct mt_param *row = &model->params.param[i];
+    int shared = row->scope == MT_SCOPE_SHARED;
+    struct mt_shard *shard = shared ? &model->shared : &model->moe->shard;
+    int64_t from = row->offset > shard->first ? row->offset : shard->first;
+    int64_t end = row->offset + row->count < shard->first + shard->count ? row->offset + row->count : shard->first + shard->count;
+    int copies = shared ? 1 : model->params.nexpert;
+    for (int e = 0; e < copies && end > from; e++) {
+      int64_t item = shared ? 0 : (int64_t)row->moe * copies + e;
+      f(self, row, e, from - row->offset, shard, item * shard->count + from - shard->first, end - from);
+    }
+  }
+}
+
+struct squares {
+  struct mt_model *model;
+  double sum;
+  const char *bad;
+};
+
+static void add_squares(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard, int64_t at,
+                        int64_t n)
+{
+  (void)expert, (void)first;
+  struct squares *squares = self;
+  double sum;
+  squares->model->device->kernels->sum_squares(squares->model->device, &sum, shard->grad + at, n);
+  squares->sum += sum;
+  if (!isfinite(sum) && !squares->bad)
+    squares->bad = row->name;
+}
+
+double mt_optimizer_sum_squares(struct mt_model *model)
+{
+  struct squares squares = {model, 0, NULL};
+  mt_optimizer_pieces(model, add_squares, &squares);
+  return squares.sum;
+}
+
+const char *mt_optimizer_find_nonfinite(struct mt_model *model)
+{
+  struct squares squares = {model, 0, NULL};
+  mt_optimizer_pieces(model, add_squares, &squares);
+  return squares.bad;
+}
+
+struct update {
+  struct mt_model *model;
+  struct mt_adamw adamw;
+  double weight_decay;
+};
+
+static void update_piece(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard, int64_t at,
+                         int64_t n)
+{
+  (void)expert, (void)first;
+  struct update *update = self;
+  update->adamw.weight_decay = row->decay ? (float)update->weight_decay : 0;
+  update->model->device->kernels->adamw(update->model->device, shard->master + at, shard->m + at, shard->v + at,
+                                        shard->grad + at, n, &update->adamw);
+}
+
+void mt_optimizer_update(struct mt_model *model, const struct mt_config *config, int64_t step, double lr, double grad_scale,
+                         int apply)
+{
+  struct update update = {.model = model, .weight_decay = config->train.weight_decay};
+  update.adamw = (struct mt_adamw){.lr = (float)lr, .beta1 = (float)config->train.beta1, .beta2 = (float)config->train.beta2,
+                                   .eps = (float)config->train.eps,
+                                   .correction1 = (float)(1 - pow(config->train.beta1, (double)step)),
+                                   .correction2 = (float)(1 - pow(config->train.beta2, (double)step)),
+                                   .grad_scale = (float)grad_scale};
+  if (apply)
+    mt_optimizer_pieces(model, update_piece, &update);
+  struct mt_device *device = model->device;
+  device->ops->zero(device, MT_DEV_MATH, model->shared.grad, model->shared.count * 4);
+  if (model->moe)
+    device->ops->zero(device, MT_DEV_MATH, model->moe->shard.grad, model->moe->shard.nitem * model->moe->shard.count * 4);
+  device->ops->sync(device, MT_DEV_MATH);
+}

@@ -1,1 +1,425 @@
-typedef int mt_nothing_yet_step;
+/* A training step as a list of tasks; see step.h. */
+#include "train/step.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "train/optimizer.h"
+#include <math.h>
+#include <string.h>
+
+int64_t mt_step_max_B(const struct mt_config *config, const struct mt_comm *comm)
+{
+  struct mt_part share = mt_part_even(config->train.global_batch, comm->size);
+  int64_t mine = mt_part_count(&share, comm->rank);
+  mt_part_free(&share);
+  return mine < config->train.micro_batch ? (mine > 0 ? mine : 1) : config->train.micro_batch;
+}
+
+/* ---- what the tasks call ---- */
+
+/* Reads B sequences from `position` on into the model's host arrays; a failed source gives zeros and is remembered. */
+static void read_batch(struct mt_step *step, struct mt_source source, int64_t position, int64_t B, double tokens)
+{
+  struct mt_model *model = step->model;
+  const int64_t T = model->T;
+  for (int64_t b = 0; b < B; b++) {
+    if (step->status == MT_OK)
+      step->status = source.read(source.self, position + b, step->sample);
+    if (step->status != MT_OK)
+      memset(step->sample, 0, sizeof(int32_t) * (size_t)(T + 1));
+    step->hash = mt_crc32c(step->hash, step->sample, (T + 1) * (int64_t)sizeof(int32_t));
+    step->hashed += (T + 1) * (int64_t)sizeof(int32_t);
+    memcpy(model->host_token + b * T, step->sample, sizeof(int32_t) * (size_t)T);
+    memcpy(model->host_target + b * T, step->sample + 1, sizeof(int32_t) * (size_t)T);
+  }
+  for (int64_t i = 0; i < B * T; i++)
+    model->host_scale[i] = (float)(1.0 / tokens);
+  mt_model_batch(model, B);
+}
+
+static void do_batch(void *self, const struct mt_task *task)
+{
+  struct mt_step *step = self;
+  int64_t from, mine = mt_part_count(&step->share, step->comm->rank);
+  int64_t B = mt_part_range(mine, step->nmicro, task->micro, &from);
+  double tokens = (double)step->config->train.global_batch * (double)step->model->T;
+  read_batch(step, step->source, step->first + step->share.first[step->comm->rank] + from, B, tokens);
+  if (step->model->moe)
+    mt_moe_begin_micro(step->model->moe, B, step->number * step->nmicro + task->micro);
+}
+
+static void do_embed(void *self, const struct mt_task *task)
+{
+  (void)task;
+  struct mt_model *model = ((struct mt_step *)self)->model;
+  mt_model_embed(model);
+  if (model->N && mt_fail_point("nan")) {
+    float bad = NAN;
+    model->device->ops->copy(model->device, MT_DEV_MATH, model->x[0], &bad, sizeof bad);
+    model->device->ops->sync(model->device, MT_DEV_MATH);
+  }
+}
+
+#define MODEL(self) (((struct mt_step *)(self))->model)
+#define MOE(self) (MODEL(self)->moe)
+#define NUMBER(self, task) (MODEL(self)->arch.block[(task)->layer].moe)
+#define GATE_W(self, task) (MODEL(self)->weight + MODEL(self)->arch.block[(task)->layer].gate_w)
+
+static void do_attention(void *self, const struct mt_task *task)
+{
+  mt_model_attention(MODEL(self), task->layer);
+}
+
+static void do_mlp(void *self, const struct mt_task *task)
+{
+  mt_model_mlp(MODEL(self), task->layer);
+}
+
+static void do_gate(void *self, const struct mt_task *task)
+{
+  mt_moe_gate(MOE(self), NUMBER(self, task), MODEL(self)->layer[task->layer].y2, GATE_W(self, task));
+}
+
+static void do_counts(void *self, const struct mt_task *task)
+{
+  mt_moe_counts(MOE(self), NUMBER(self, task));
+  if (NUMBER(self, task) == MOE(self)->nmoe - 1)
+    mt_moe_end_forward(MOE(self));
+}
+
+static void do_unshard(void *self, const struct mt_task *task)
+{
+  mt_moe_unshard(MOE(self), NUMBER(self, task));
+}
+
+static void do_dispatch(void *self, const struct mt_task *task)
+{
+  mt_moe_dispatch(MOE(self), NUMBER(self, task), MODEL(self)->layer[task->layer].y2);
+}
+
+static void do_experts(void *self, const struct mt_task *task)
+{
+  mt_moe_experts(MOE(self), NUMBER(self, task));
+}
+
+static void do_combine(void *self, const struct mt_task *task)
+{
+  mt_moe_combine(MOE(self), NUMBER(self, task), MODEL(self)->x[task->layer + 1]);
+}
+
+static void do_head(void *self, const struct mt_task *task)
+{
+  (void)task;
+  mt_model_head(MODEL(self), ((struct mt_step *)self)->training);
+}
+
+static void do_combine_back(void *self, const struct mt_task *task)
+{
+  mt_moe_combine_back(MOE(self), NUMBER(self, task), MODEL(self)->dx);
+}
+
+static void do_experts_back(void *self, const struct mt_task *task)
+{
+  mt_moe_experts_back(MOE(self), NUMBER(self, task));
+}
+
+static void do_dispatch_back(void *self, const struct mt_task *task)
+{
+  mt_moe_dispatch_back(MOE(self), NUMBER(self, task), MODEL(self)->dy);
+}
+
+static void do_reshard(void *self, const struct mt_task *task)
+{
+  mt_moe_reshard(MOE(self), NUMBER(self, task));
+}
+
+static void do_gate_back(void *self, const struct mt_task *task)
+{
+  struct mt_model *model = MODEL(self);
+  mt_moe_gate_back(MOE(self), NUMBER(self, task), model->dy, model->layer[task->layer].y2, GATE_W(self, task),
+                   model->grad + model->arch.block[task->layer].gate_w);
+}
+
+static void do_mlp_back(void *self, const struct mt_task *task)
+{
+  mt_model_mlp_back(MODEL(self), task->layer);
+}
+
+static void do_attention_back(void *self, const struct mt_task *task)
+{
+  mt_model_attention_back(MODEL(self), task->layer);
+}
+
+/* The first thing in this micro-step's activations that is not finite, said where the step will say so: see statistics. */
+static void note_nonfinite(struct mt_step *step, int micro)
+{
+  if (isfinite(step->model->loss_sum) || step->bad)
+    return;
+  step->bad = mt_model_find_nonfinite(step->model, &step->bad_layer);
+  step->bad = step->bad ? step->bad : "loss";
+  step->bad_micro = micro;
+}
+
+static void do_embed_back(void *self, const struct mt_task *task)
+{
+  struct mt_step *step = self;
+  mt_model_embed_back(step->model);
+  note_nonfinite(step, task->micro);
+}
+
+static void do_reduce(void *self, const struct mt_task *task)
+{
+  (void)task;
+  mt_model_reduce(MODEL(self));
+}
+
+/* One rank says what was not finite: the first that saw it in an activation, else the first that has it in a gradient. */
+static void say_nonfinite(struct mt_step *step)
+{
+  const char *gradient = mt_optimizer_find_nonfinite(step->model);
+  int64_t claim = step->bad ? 2 * (int64_t)step->comm->size - step->comm->rank
+                            : gradient ? (int64_t)step->comm->size - step->comm->rank : 0, best = claim;
+  mt_max_int(step->comm, &best, 1);
+  const char *what = step->config->train.nonfinite == MT_NONFINITE_SKIP ? "the update is skipped" : "training stops";
+  if (claim != best || !claim)
+    return;
+  if (step->bad && step->bad_layer >= 0 && step->bad_layer < step->model->arch.L)
+    mt_warn("step %lld, micro-step %d: not finite: %s of layer %d on rank %d; %s", (long long)step->number, step->bad_micro,
+            step->bad, step->bad_layer, step->comm->rank, what);
+  else if (step->bad)
+    mt_warn("step %lld, micro-step %d: not finite: %s on rank %d; %s", (long long)step->number, step->bad_micro, step->bad,
+            step->comm->rank, what);
+  else
+    mt_warn("step %lld: not finite: gradient of %s on rank %d; %s", (long long)step->number, gradient, step->comm->rank, what);
+}
+
+/* CRC-32C of the global batch: shares are consecutive, so ranks' checksums combine in rank order. */
+static uint32_t batch_hash(struct mt_step *step)
+{
+  struct {
+    int64_t hash, bytes;
+  } mine = {step->hash, step->hashed}, all[step->comm->size];
+  mt_allgather(step->comm, &mine, all, sizeof mine);
+  uint32_t hash = 0;
+  for (int r = 0; r < step->comm->size; r++)
+    hash = mt_crc32c_combine(hash, (uint32_t)all[r].hash, all[r].bytes);
+  return hash;
+}
+
+static void rank_loads(struct mt_step *step)
+{
+  struct mt_moe *moe = step->model->moe;
+  if (!moe)
+    return;
+  const int P = step->comm->size, n = moe->nmoe;
+  int64_t *all = step->loads;
+  mt_allgather(step->comm, moe->sums.received, all, n * (int64_t)sizeof(int64_t));
+  for (int l = 0; l < n; l++) {
+    int64_t most = 0, sum = 0;
+    for (int r = 0; r < P; r++) {
+      sum += all[r * n + l];
+      most = all[r * n + l] > most ? all[r * n + l] : most;
+    }
+    step->result.load[l] = sum ? (double)most * P / (double)sum : 1;
+  }
+}
+
+static void do_statistics(void *self, const struct mt_task *task)
+{
+  (void)task;
+  struct mt_step *step = self;
+  struct mt_model *model = step->model;
+  struct mt_step_result *result = &step->result;
+  double sum[4] = {model->loss_sum, model->moe ? model->moe->sums.aux : 0, model->moe ? model->moe->sums.z : 0,
+                   mt_optimizer_sum_squares(model)};
+  mt_sum(step->comm, sum, 4);
+  result->ce = sum[0];
+  result->aux = sum[1];
+  result->z = sum[2];
+  result->loss = sum[0] + step->config->model.router_aux_loss_coef * sum[1] + step->config->moe.z_loss * sum[2];
+  result->grad_norm = sqrt(sum[3]);
+  result->updated = isfinite(result->loss) && isfinite(result->grad_norm);
+  result->batch_hash = batch_hash(step);
+  rank_loads(step);
+  if (!result->updated)
+    say_nonfinite(step);
+}
+
+static void do_update(void *self, const struct mt_task *task)
+{
+  (void)task;
+  struct mt_step *step = self;
+  struct mt_step_result *result = &step->result;
+  double clip = step->config->train.clip, scale = clip > 0 ? clip / (result->grad_norm + 1e-6) : 1;
+  step->updates += result->updated;
+  mt_optimizer_update(step->model, step->config, step->updates, result->lr, scale < 1 ? scale : 1, result->updated);
+}
+
+static void do_publish(void *self, const struct mt_task *task)
+{
+  (void)task;
+  mt_model_publish(MODEL(self));
+}
+
+/* ---- the lists ---- */
+
+static int add(struct mt_step *step, struct mt_tasks *tasks, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer,
+               void (*run)(void *, const struct mt_task *), int after)
+{
+  return mt_tasks_add(tasks, kind, lane, micro, layer, 0, run, step, 1, &after);
+}
+
+/* The lane of communication that crosses nodes where there are several. */
+static enum mt_lane wire(const struct mt_step *step)
+{
+  return step->comm->nnode > 1 ? MT_LANE_INTER : MT_LANE_INTRA;
+}
+
+static int add_forward(struct mt_step *step, struct mt_tasks *tasks, int micro, int last)
+{
+  const struct mt_arch *arch = &step->model->arch;
+  const enum mt_lane compute = MT_LANE_COMPUTE;
+  last = add(step, tasks, MT_TASK_EMBED, compute, micro, -1, do_embed, last);
+  for (int l = 0; l < arch->L; l++) {
+    last = add(step, tasks, MT_TASK_ATTENTION, compute, micro, l, do_attention, last);
+    if (arch->block[l].moe < 0) {
+      last = add(step, tasks, MT_TASK_MLP, compute, micro, l, do_mlp, last);
+      continue;
+    }
+    last = add(step, tasks, MT_TASK_GATE, compute, micro, l, do_gate, last);
+    last = add(step, tasks, MT_TASK_COUNTS, wire(step), micro, l, do_counts, last);
+    int weights = add(step, tasks, MT_TASK_UNSHARD, wire(step), micro, l, do_unshard, last);
+    last = add(step, tasks, MT_TASK_DISPATCH, wire(step), micro, l, do_dispatch, last);
+    last = mt_tasks_add(tasks, MT_TASK_EXPERTS, compute, micro, l, 0, do_experts, step, 2, (int[]){last, weights});
+    last = add(step, tasks, MT_TASK_COMBINE, wire(step), micro, l, do_combine, last);
+  }
+  return add(step, tasks, MT_TASK_HEAD, compute, micro, -1, do_head, last);
+}
+
+static int add_backward(struct mt_step *step, struct mt_tasks *tasks, int micro, int last)
+{
+  const struct mt_arch *arch = &step->model->arch;
+  const enum mt_lane compute = MT_LANE_COMPUTE;
+  for (int l = (int)arch->L - 1; l >= 0; l--) {
+    if (arch->block[l].moe < 0)
+      last = add(step, tasks, MT_TASK_MLP_BACK, compute, micro, l, do_mlp_back, last);
+    else {
+      int weights = add(step, tasks, MT_TASK_UNSHARD, wire(step), micro, l, do_unshard, last);
+      last = add(step, tasks, MT_TASK_COMBINE_BACK, wire(step), micro, l, do_combine_back, last);
+      last = mt_tasks_add(tasks, MT_TASK_EXPERTS_BACK, compute, micro, l, 0, do_experts_back, step, 2, (int[]){last, weights});
+      int grads = add(step, tasks, MT_TASK_RESHARD, wire(step), micro, l, do_reshard, last);
+      last = add(step, tasks, MT_TASK_DISPATCH_BACK, wire(step), micro, l, do_dispatch_back, last);
+      last = mt_tasks_add(tasks, MT_TASK_GATE_BACK, compute, micro, l, 0, do_gate_back, step, 2, (int[]){last, grads});
+    }
+    last = add(step, tasks, MT_TASK_ATTENTION_BACK, compute, micro, l, do_attention_back, last);
+  }
+  return add(step, tasks, MT_TASK_EMBED_BACK, compute, micro, -1, do_embed_back, last);
+}
+
+struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
+                            struct mt_source source)
+{
+  struct mt_step *step = MT_ZNEW(MT_TAG_PLAN, struct mt_step, 1);
+  step->comm = comm;
+  step->model = model;
+  step->config = config;
+  step->source = source;
+  step->share = mt_part_even(config->train.global_batch, comm->size);
+  step->sample = MT_ZNEW(MT_TAG_IO, int32_t, model->T + 1);
+  int nmoe = model->params.nmoe;
+  step->result.load = MT_ZNEW(MT_TAG_PLAN, double, nmoe);
+  step->loads = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe * comm->size);
+  step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
+  for (int r = 0; r < comm->size; r++) {
+    int64_t n = (mt_part_count(&step->share, r) + config->train.micro_batch - 1) / config->train.micro_batch;
+    step->nmicro = n > step->nmicro ? n : step->nmicro;
+  }
+  add_forward(step, &step->forward, 0, -1);
+  int last = -1;
+  for (int m = 0; m < step->nmicro; m++) {
+    last = add(step, &step->tasks, MT_TASK_BATCH, MT_LANE_COMPUTE, m, -1, do_batch, last);
+    last = add_forward(step, &step->tasks, m, last);
+    last = add_backward(step, &step->tasks, m, last);
+  }
+  last = add(step, &step->tasks, MT_TASK_REDUCE, wire(step), -1, -1, do_reduce, last);
+  last = add(step, &step->tasks, MT_TASK_STATISTICS, wire(step), -1, -1, do_statistics, last);
+  last = add(step, &step->tasks, MT_TASK_UPDATE, MT_LANE_COMPUTE, -1, -1, do_update, last);
+  add(step, &step->tasks, MT_TASK_PUBLISH, wire(step), -1, -1, do_publish, last);
+  return step;
+}
+
+void mt_step_free(struct mt_step *step)
+{
+  if (!step)
+    return;
+  mt_tasks_free(&step->tasks);
+  mt_tasks_free(&step->forward);
+  mt_part_free(&step->share);
+  mt_free(step->sample);
+  mt_free(step->loads);
+  mt_free(step->result.load);
+  mt_free(step);
+}
+
+const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, int64_t first)
+{
+  struct mt_step_result *result = &step->result;
+  const double start = mt_time(), waited = step->comm->wait_s;
+  const int64_t grown = mt_memory_growths();
+  const int64_t batch = step->config->train.global_batch, T = step->model->T;
+  step->number = number;
+  step->first = first;
+  step->training = 1;
+  step->status = MT_OK;
+  step->hash = 0;
+  step->hashed = 0;
+  step->bad = NULL;
+  step->model->loss_sum = 0;
+  result->lr = mt_learning_rate(step->config, number);
+  result->tokens = batch * T;
+  if (step->model->moe)
+    mt_moe_begin_step(step->model->moe, (double)batch * (double)T, (double)batch);
+  double lane_s[MT_NLANE] = {0};
+  mt_tasks_run(&step->tasks, lane_s);
+
+  double most[MT_NLANE + 2];
+  memcpy(most, lane_s, sizeof lane_s);
+  most[MT_NLANE] = step->comm->wait_s - waited;
+  most[MT_NLANE + 1] = mt_time() - start;
+  mt_max(step->comm, most, MT_NLANE + 2);
+  memcpy(result->lane_s, most, sizeof lane_s);
+  result->wait_s = most[MT_NLANE];
+  result->step_s = most[MT_NLANE + 1];
+  int64_t counts[3] = {mt_memory_bytes(), mt_memory_growths() - grown, step->status};
+  mt_max_int(step->comm, counts, 3);
+  result->mem_bytes = counts[0];
+  result->growths = counts[1];
+  result->source = (enum mt_status)counts[2];
+  return result;
+}
+
+enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss)
+{
+  struct mt_model *model = step->model;
+  struct mt_part share = mt_part_even(n, step->comm->size);
+  const int64_t mine = mt_part_count(&share, step->comm->rank), begin = share.first[step->comm->rank];
+  int64_t nmicro = (mine + model->max_B - 1) / model->max_B;
+  mt_part_free(&share);
+  mt_max_int(step->comm, &nmicro, 1);
+  const double tokens = (double)n * (double)model->T;
+  step->training = 0;
+  step->status = MT_OK;
+  model->loss_sum = 0;
+  if (model->moe)
+    mt_moe_begin_step(model->moe, tokens, (double)n);
+  double lane_s[MT_NLANE] = {0};
+  for (int64_t m = 0; m < nmicro; m++) {
+    int64_t from, B = mt_part_range(mine, nmicro, m, &from);
+    read_batch(step, source, begin + from, B, tokens);
+    if (model->moe) /* keys of their own, so that layouts of training steps are no function of evaluations */
+      mt_moe_begin_micro(model->moe, B, ((int64_t)1 << 40) + m);
+    mt_tasks_run(&step->forward, lane_s);
+  }
+  *loss = model->loss_sum;
+  mt_sum(step->comm, loss, 1);
+  return mt_agree(step->comm, step->status);
+}

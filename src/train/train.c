@@ -1,14 +1,293 @@
-/* Not built yet. */
+/* The training loop and evaluation: steps, validation, checkpoints, log, and the stop on a signal.
+ *
+ * The trap: a signal reaches ranks at different moments. The handler only sets a flag; ranks agree on it once a step, at the
+ * step's end, so all save the same step and leave together. */
 #include "train/train.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "io/runlog.h"
+#include "train/data.h"
+#include "train/session.h"
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number)
+{
+  stop_signal = number;
+}
+
+/* USR1 is what Slurm scripts send before the time limit; TERM comes at the limit itself. */
+static void catch_signals(struct sigaction before[2], int restore)
+{
+  static const int number[2] = {SIGUSR1, SIGTERM};
+  struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+  sigemptyset(&action.sa_mask);
+  for (int i = 0; i < 2; i++)
+    if (restore)
+      sigaction(number[i], &before[i], NULL);
+    else
+      sigaction(number[i], &action, &before[i]);
+}
+
+struct run {
+  struct mt_session session;
+  struct mt_comm *comm;
+  const struct mt_config *config;
+  struct mt_data train, valid;
+  struct mt_step *step;
+  struct mt_runlog *log;
+  double started;        /* time of the first step of this process */
+  int64_t first_step;    /* last step before this process */
+  int64_t saved;         /* last step that has a checkpoint */
+};
+
+static mt_json *event(const char *name)
+{
+  mt_json *json = mt_json_object();
+  mt_json_set(json, "event", mt_json_string(name));
+  return json;
+}
+
+static void log_start(struct run *run)
+{
+  const struct mt_session *session = &run->session;
+  mt_json *json = event("start");
+  mt_json_set(json, "from_step", mt_json_integer(session->progress.step));
+  mt_json_set(json, "checkpoint", mt_json_string(session->checkpoint ? session->checkpoint : ""));
+  mt_json_set(json, "same_places", mt_json_boolean(session->same));
+  mt_json_set(json, "ranks", mt_json_integer(run->comm->size));
+  mt_json_set(json, "nodes", mt_json_integer(run->comm->nnode));
+  mt_json_set(json, "parameters", mt_json_integer(mt_params_total(&session->model->params)));
+  mt_json_set(json, "steps", mt_json_integer(run->config->train.steps));
+  mt_json_set(json, "micro_steps", mt_json_integer(run->step->nmicro));
+  mt_json_set(json, "exchange", mt_json_string(session->model->moe ? mt_exchange_name(session->model->moe->exchange) : "none"));
+  mt_runlog_write(run->log, json);
+}
+
+static void say_start(const struct run *run)
+{
+  const struct mt_session *session = &run->session;
+  const struct mt_arch *arch = &session->model->arch;
+  mt_info("%d ranks on %d nodes; %lld parameters, %lld layers (%d MoE, %lld experts, %lld per token)", run->comm->size,
+          run->comm->nnode, (long long)mt_params_total(&session->model->params), (long long)arch->L,
+          session->model->params.nmoe, (long long)arch->E, (long long)arch->K);
+  mt_info("global batch %lld sequences of %lld tokens, %lld micro-steps; %lld training samples",
+          (long long)run->config->train.global_batch, (long long)run->config->data.seq_length, (long long)run->step->nmicro,
+          (long long)mt_tokens_samples(run->train.tokens));
+  if (session->checkpoint)
+    mt_info("resuming %s after step %lld (%s)", session->checkpoint, (long long)session->progress.step,
+            session->same ? "the same ranks and places: goes on bit for bit"
+                          : "other ranks or places: goes on up to rounding");
+  else
+    mt_info("starting from initial weights, seed %lld", (long long)run->config->train.seed);
+}
+
+static void log_step(struct run *run, const struct mt_step_result *result)
+{
+  const struct mt_progress *progress = &run->session.progress;
+  const int nmoe = run->session.model->params.nmoe, E = run->session.model->params.nexpert;
+  double most = 1;
+  mt_json *json = event("step"), *times = mt_json_object(), *load = mt_json_array();
+  mt_json_set(json, "step", mt_json_integer(progress->step));
+  mt_json_set(json, "tokens", mt_json_integer(progress->tokens));
+  mt_json_set(json, "loss", mt_json_real(result->loss));
+  mt_json_set(json, "ce_loss", mt_json_real(result->ce));
+  mt_json_set(json, "aux_loss", mt_json_real(result->aux));
+  mt_json_set(json, "z_loss", mt_json_real(result->z));
+  mt_json_set(json, "lr", mt_json_real(result->lr));
+  mt_json_set(json, "grad_norm", mt_json_real(result->grad_norm));
+  mt_json_set(json, "updated", mt_json_boolean(result->updated));
+  mt_json_set(json, "step_s", mt_json_real(result->step_s));
+  mt_json_set(json, "tokens_per_s", mt_json_real((double)result->tokens / result->step_s));
+  mt_json_set(times, "compute", mt_json_real(result->lane_s[MT_LANE_COMPUTE]));
+  mt_json_set(times, "intra", mt_json_real(result->lane_s[MT_LANE_INTRA]));
+  mt_json_set(times, "inter", mt_json_real(result->lane_s[MT_LANE_INTER]));
+  mt_json_set(times, "wait", mt_json_real(result->wait_s));
+  mt_json_set(json, "time", times);
+  mt_json_set(json, "mem_bytes", mt_json_integer(result->mem_bytes));
+  mt_json_set(json, "growths", mt_json_integer(result->growths));
+  mt_json_set(json, "batch_hash", mt_json_integer(result->batch_hash));
+  for (int l = 0; l < nmoe; l++) {
+    mt_json_push(load, mt_json_real(result->load[l]));
+    most = result->load[l] > most ? result->load[l] : most;
+  }
+  mt_json_set(json, "load", load);
+  if (run->config->log.loads == MT_LOADS_FULL && nmoe) {
+    mt_json *layers = mt_json_array();
+    for (int l = 0; l < nmoe; l++)
+      mt_json_push(layers, mt_json_integers(result->per_expert + (int64_t)l * E, E));
+    mt_json_set(json, "tokens_per_expert", layers);
+  }
+  mt_json_set(json, "dropped", mt_json_integer(0)); /* dropless */
+  mt_runlog_write(run->log, json);
+
+  char left[64] = "";
+  if (isatty(STDOUT_FILENO)) {
+    double per_step = (mt_time() - run->started) / (double)(progress->step - run->first_step);
+    long seconds = (long)(per_step * (double)(run->config->train.steps - progress->step));
+    snprintf(left, sizeof left, "  %3.0f%% %ld:%02ld:%02ld left", 100.0 * (double)progress->step / (double)run->config->train.steps,
+             seconds / 3600, seconds / 60 % 60, seconds % 60);
+  }
+  mt_info("step %*lld/%lld  loss %.4f  aux %.3f  lr %.2e  norm %.3f  %.0f tok/s  load %.2f%s%s",
+          (int)snprintf(NULL, 0, "%lld", (long long)run->config->train.steps), (long long)progress->step,
+          (long long)run->config->train.steps, result->ce, result->aux, result->lr, result->grad_norm,
+          (double)result->tokens / result->step_s, most, result->updated ? "" : "  NOT UPDATED", left);
+}
+
+static enum mt_status save(struct run *run)
+{
+  if (run->saved == run->session.progress.step)
+    return MT_OK;
+  int64_t bytes = 0;
+  double seconds;
+  enum mt_status status = mt_state_save(run->comm, run->session.model, run->config, &run->session.progress, &bytes, &seconds);
+  mt_json *json = event("checkpoint");
+  mt_json_set(json, "step", mt_json_integer(run->session.progress.step));
+  mt_json_set(json, "complete", mt_json_boolean(status == MT_OK));
+  mt_json_set(json, "bytes", mt_json_integer(bytes));
+  mt_json_set(json, "seconds", mt_json_real(seconds));
+  mt_runlog_write(run->log, json);
+  if (status != MT_OK)
+    return status;
+  run->saved = run->session.progress.step;
+  mt_info("checkpoint of step %lld: %.1f MB in %.2f s", (long long)run->saved, (double)bytes / 1e6, seconds);
+  return MT_OK;
+}
+
+/* Loss of the whole of data.valid; for bytes also bits per byte, which compares with a compressor. */
+static enum mt_status validate(struct mt_step *step, struct mt_data *data, const struct mt_config *config, struct mt_runlog *log,
+                               int64_t number)
+{
+  double loss, start = mt_time();
+  int64_t n = mt_tokens_samples(data->tokens);
+  MT_TRY(mt_step_evaluate(step, mt_data_source(data), n, &loss));
+  double seconds = mt_time() - start, bits = loss / M_LN2;
+  mt_json *json = event("valid");
+  mt_json_set(json, "step", mt_json_integer(number));
+  mt_json_set(json, "loss", mt_json_real(loss));
+  mt_json_set(json, "perplexity", mt_json_real(exp(loss)));
+  if (config->data.format == MT_FORMAT_BYTES)
+    mt_json_set(json, "bits_per_byte", mt_json_real(bits));
+  mt_json_set(json, "sequences", mt_json_integer(n));
+  mt_json_set(json, "seconds", mt_json_real(seconds));
+  mt_runlog_write(log, json);
+  if (config->data.format == MT_FORMAT_BYTES)
+    mt_info("step %lld  validation loss %.4f  bits per byte %.4f  (%lld sequences, %.1f s)", (long long)number, loss, bits,
+            (long long)n, seconds);
+  else
+    mt_info("step %lld  validation loss %.4f  perplexity %.3f  (%lld sequences, %.1f s)", (long long)number, loss, exp(loss),
+            (long long)n, seconds);
+  return MT_OK;
+}
+
+static void log_stop(struct run *run, const char *reason)
+{
+  mt_json *json = event("stop");
+  mt_json_set(json, "step", mt_json_integer(run->session.progress.step));
+  mt_json_set(json, "reason", mt_json_string(reason));
+  mt_runlog_write(run->log, json);
+}
+
+static enum mt_status loop(struct run *run)
+{
+  const struct mt_config *config = run->config;
+  struct mt_progress *progress = &run->session.progress;
+  run->started = mt_time();
+  run->first_step = progress->step;
+  run->saved = run->session.checkpoint ? progress->step : -1;
+  run->step->updates = progress->updates;
+  while (progress->step < config->train.steps) {
+    const struct mt_step_result *result = mt_step_run(run->step, progress->step + 1, progress->sequence);
+    if (result->source != MT_OK) {
+      log_stop(run, "data");
+      return result->source;
+    }
+    if (!result->updated && config->train.nonfinite == MT_NONFINITE_ABORT) {
+      if (run->comm->rank == 0)
+        mt_error("step %lld: loss or gradient is not finite and train.nonfinite = abort", (long long)progress->step + 1);
+      log_stop(run, "nonfinite");
+      return MT_FAILED;
+    }
+    progress->step++;
+    progress->tokens += result->tokens;
+    progress->sequence += config->train.global_batch;
+    progress->updates = run->step->updates;
+    log_step(run, result);
+    int last = progress->step == config->train.steps;
+    if (run->valid.tokens && config->train.valid_interval > 0 && (last || progress->step % config->train.valid_interval == 0))
+      MT_TRY(validate(run->step, &run->valid, config, run->log, progress->step));
+    int64_t stop = stop_signal;
+    mt_max_int(run->comm, &stop, 1);
+    if (stop && !last) {
+      enum mt_status status = save(run);
+      log_stop(run, status == MT_OK ? "signal" : "checkpoint failed");
+      if (status == MT_OK)
+        mt_info("stopped by signal %lld after step %lld; run again to go on", (long long)stop, (long long)progress->step);
+      return status == MT_OK ? MT_STOPPED : status;
+    }
+    /* A periodic checkpoint that fails costs nothing but itself: the run goes on and the next one may succeed. */
+    if (!last && config->checkpoint.interval > 0 && progress->step % config->checkpoint.interval == 0)
+      (void)save(run);
+  }
+  enum mt_status status = save(run);
+  log_stop(run, status == MT_OK ? "done" : "checkpoint failed");
+  return status;
+}
 
 enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config)
 {
-  (void)comm, (void)config;
-  return MT_FAILED;
+  struct run run = {.comm = comm, .config = config};
+  struct sigaction before[2];
+  stop_signal = 0;
+  catch_signals(before, 0);
+  enum mt_status status = MT_OK;
+  if (comm->rank == 0)
+    status = mt_runlog_open(config->log.dir, &run.log);
+  status = mt_agree(comm, status);
+  if (status == MT_OK)
+    status = mt_data_open(comm, config, 1, &run.train);
+  if (status == MT_OK && *config->data.valid)
+    status = mt_data_open(comm, config, 0, &run.valid);
+  if (status == MT_OK)
+    status = mt_session_open(comm, config, mt_step_max_B(config, comm), config->data.seq_length, 1, &run.session);
+  if (status == MT_OK) {
+    run.step = mt_step_new(comm, run.session.model, config, mt_data_source(&run.train));
+    log_start(&run);
+    say_start(&run);
+    if (run.session.progress.step >= config->train.steps)
+      mt_info("nothing to do: train.steps is %lld; raise it to train further", (long long)config->train.steps);
+    else
+      status = loop(&run);
+    mt_step_free(run.step);
+  }
+  mt_session_close(&run.session);
+  mt_data_close(&run.train);
+  mt_data_close(&run.valid);
+  if (comm->rank == 0)
+    mt_runlog_close(run.log);
+  catch_signals(before, 1);
+  return status;
 }
 
 enum mt_status mt_eval_run(struct mt_comm *comm, const struct mt_config *config)
 {
-  (void)comm, (void)config;
-  return MT_FAILED;
+  struct mt_data valid = {0};
+  struct mt_session session = {0};
+  enum mt_status status = mt_data_open(comm, config, 0, &valid);
+  if (status == MT_OK)
+    status = mt_session_open(comm, config, config->train.micro_batch, config->data.seq_length, 0, &session);
+  if (status == MT_OK) {
+    struct mt_step *step = mt_step_new(comm, session.model, config, mt_data_source(&valid));
+    mt_info("%s", session.checkpoint);
+    status = validate(step, &valid, config, NULL, session.progress.step);
+    mt_step_free(step);
+  }
+  mt_session_close(&session);
+  mt_data_close(&valid);
+  return status;
 }

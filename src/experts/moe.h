@@ -1,0 +1,118 @@
+/* The MoE layers of a model: router, dispatch, experts in slots, combine; forward and backward, in pieces that the step's
+ * task list calls in order.
+ *
+ * A row of tokens on its way: gate picks K experts; counts are exchanged and become a dispatch; dispatch packs rows,
+ * exchanges them and orders them by slot; experts run on the slots; combine sends rows back and adds them, weighted, to the
+ * residual stream. The backward pass goes the same way with gradients, over the same dispatch.
+ * What a layer keeps for its backward pass: the router's results, the dispatch, the rows that arrived (x), the experts'
+ * pre-activations and the rows that came back; all else is shared by the layers. */
+#ifndef MT_MOE_H
+#define MT_MOE_H
+#include "base/config.h"
+#include "comm/exchange.h"
+#include "experts/dispatch.h"
+#include "experts/layout.h"
+#include "experts/param.h"
+#include "experts/shard.h"
+#include "kernels/ops.h"
+
+/* A buffer of the device that may grow with the routing. */
+struct mt_rows {
+  void *data;
+  int64_t bytes;
+};
+
+struct mt_moe_layer {
+  const struct mt_layout *layout; /* in force for this micro-step */
+  struct mt_layout *own_layout;   /* owned; NULL unless layouts change */
+  float *p, *lse, *weight;        /* device [N,E], [N], [N,K] */
+  int32_t *expert;                /* device [N,K] */
+  int32_t *host_expert;           /* host [N,K] */
+  float *aux;                     /* host [B,E] coefficients of the balance loss (scope sequence) */
+  int64_t *counts;                /* host [P,E] */
+  struct mt_dispatch dispatch;
+  int32_t *place;                 /* device [N K]: copy of dispatch.place */
+  struct mt_rows gather, scatter; /* device [Q] int32: copies of the dispatch's */
+  struct mt_rows x;               /* device [Q,C] rows that arrived, by slot */
+  struct mt_rows pre;             /* device [Q,2F or F] pre-activations */
+  void *back;                     /* wire [N K,C] rows that came back, in sending order */
+};
+
+/* Sums of a step over this rank's tokens; the step adds them up over ranks. */
+struct mt_moe_sums {
+  double aux;                   /* this rank's part of the balance loss (without its coefficient) */
+  double z;                     /* sum of logsumexp^2 over tokens and layers */
+  int64_t *received;            /* [nmoe] rows that this rank's experts got */
+  int64_t *per_expert;          /* [nmoe, E] rows of each expert, all ranks */
+};
+
+struct mt_moe {
+  struct mt_comm *comm;         /* borrowed */
+  struct mt_device *device;     /* borrowed */
+  int nmoe, E, K;
+  int64_t C, F, N, T;           /* N = largest number of tokens of a micro-step here */
+  int gated;                    /* 1: SwiGLU, w1|w3 as one [2F,C]; 0: GELU */
+  int64_t w_in, b_in, w_out, b_out; /* offsets in an expert's vector; b_* = -1: no bias */
+  int64_t stride;               /* elements between slots */
+  int nslot;                    /* mine */
+  int balanced;
+  enum mt_aux_scope scope;
+  double aux_coef, z_coef;
+  struct mt_shard shard;        /* [nmoe * E] vectors */
+  struct mt_layout *fixed;      /* owned; the static layout */
+  struct mt_tree *tree;
+  struct mt_exchange *exchange;
+  float *slot[2];               /* device [nslot, stride]: a pool of two layers' weights */
+  int64_t in_slot[2][3];        /* which layer, layout revision and weight version a half of the pool holds */
+  float *slot_grad;             /* device [nslot, stride] */
+  int64_t version;              /* of the weights; the optimizer's update changes it */
+  struct mt_moe_layer *layer;   /* [nmoe] */
+  /* of the micro-step under way */
+  int64_t ntoken, nsequence;    /* here */
+  double step_tokens, step_sequences; /* of the whole step, all ranks: the denominators of all losses */
+  double *pool_p;               /* host [E] sum of p over layers, here (scope micro_batch) */
+  double *pool_picks;           /* host [E] picks over layers, all ranks */
+  struct mt_moe_sums sums;
+  /* scratch shared by the layers */
+  float *logits;                /* device [N,E]; also dlogits */
+  float *dweight;               /* device [N,K] */
+  float *device_aux;            /* device [B,E] */
+  double *psum, *host_psum;     /* device, host [B,E]; followed by zsum [B] */
+  int32_t *first;               /* device [N + 1]: K t */
+  int32_t *host_first;
+  int32_t *send_token;          /* device [N K] */
+  void *send, *dsend;           /* wire [N K,C] */
+  struct mt_rows arrive, rows, h, dpre; /* wire [Q,C], device [Q,C], [Q,F], [Q,2F] */
+};
+
+/* Makes the MoE layers of a model with `nmoe` of them; expert rows are in `params`. N = tokens, of sequences of T, that a
+ * micro-step may have here. Collective (status agreed; MT_USAGE if parallel.slots does not fit). */
+enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
+                          const struct mt_params *params, int64_t N, int64_t T, struct mt_moe **moe);
+void mt_moe_free(struct mt_moe *moe);
+
+/* Begins a step: zeroes the sums; tokens and sequences of all ranks and micro-steps are the losses' denominators. Local. */
+void mt_moe_begin_step(struct mt_moe *moe, double tokens, double sequences);
+/* Begins a micro-step of `sequences` sequences of T tokens here. `key` numbers micro-steps of the run: layouts that change
+ * are a function of it. Local. */
+void mt_moe_begin_micro(struct mt_moe *moe, int64_t sequences, int64_t key);
+/* After the last layer's counts: the part of the balance loss that needs all layers. Local. */
+void mt_moe_end_forward(struct mt_moe *moe);
+
+/* Forward. x [N,C] normed input; wg [E,C] router weights (f32); out [N,C] residual stream (added to). */
+void mt_moe_gate(struct mt_moe *moe, int l, const void *x, const float *wg);
+void mt_moe_counts(struct mt_moe *moe, int l);  /* collective */
+void mt_moe_unshard(struct mt_moe *moe, int l); /* collective; nothing to do where the pool still holds the layer */
+void mt_moe_dispatch(struct mt_moe *moe, int l, const void *x); /* collective */
+void mt_moe_experts(struct mt_moe *moe, int l);
+void mt_moe_combine(struct mt_moe *moe, int l, void *out); /* collective */
+
+/* Backward. dout [N,C] gradient of the residual stream; dx [N,C] gradient of the normed input (overwritten by
+ * dispatch_back, added to by gate_back); dwg [E,C] += . */
+void mt_moe_combine_back(struct mt_moe *moe, int l, const void *dout); /* collective */
+void mt_moe_experts_back(struct mt_moe *moe, int l);
+void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx); /* collective */
+void mt_moe_reshard(struct mt_moe *moe, int l);                 /* collective */
+void mt_moe_gate_back(struct mt_moe *moe, int l, void *dx, const void *x, const float *wg, float *dwg);
+
+#endif

@@ -1,0 +1,228 @@
+/* The pieces of forward and backward; see model.h for their order and what they leave where. */
+#include "model/model.h"
+#include <math.h>
+#include <stddef.h>
+
+static const float *weight(const struct mt_model *model, int64_t offset)
+{
+  return offset < 0 ? NULL : model->weight + offset;
+}
+
+static float *gradient(const struct mt_model *model, int64_t offset)
+{
+  return offset < 0 ? NULL : model->grad + offset;
+}
+
+/* A dense layer: one group of n rows. first[] lives in the caller's frame. */
+#define DENSE(name, n, in, out)                                                                                        \
+  const int64_t name##_rows[2] = {0, (n)};                                                                             \
+  const struct mt_linear name = {1, name##_rows, (in), (out), 0, 0}
+
+static struct mt_attention attention_of(const struct mt_model *model)
+{
+  const struct mt_arch *arch = &model->arch;
+  return (struct mt_attention){.B = model->B, .T = model->T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1,
+                               .scale = 1.0f / sqrtf((float)arch->D)};
+}
+
+void mt_model_batch(struct mt_model *model, int64_t B)
+{
+  struct mt_device *device = model->device;
+  model->B = B;
+  model->N = B * model->T;
+  device->ops->copy(device, MT_DEV_MATH, model->token, model->host_token, model->N * 4);
+  device->ops->copy(device, MT_DEV_MATH, model->target, model->host_target, model->N * 4);
+  device->ops->copy(device, MT_DEV_MATH, model->scale, model->host_scale, model->N * 4);
+}
+
+void mt_model_embed(struct mt_model *model)
+{
+  const struct mt_arch *arch = &model->arch;
+  model->device->kernels->embed(model->device, model->x[0], model->token, model->position, weight(model, arch->wte),
+                                weight(model, arch->wpe), model->N, arch->C);
+}
+
+void mt_model_attention(struct mt_model *model, int l)
+{
+  struct mt_device *device = model->device;
+  const struct mt_kernels *kernels = device->kernels;
+  const struct mt_arch *arch = &model->arch;
+  const struct mt_block *block = &arch->block[l];
+  struct mt_layer_state *layer = &model->layer[l];
+  const int64_t N = model->N, C = arch->C, HD = arch->H * arch->D, QKV = HD + 2 * arch->KV * arch->D;
+  DENSE(qkv, N, C, QKV);
+  DENSE(o, N, HD, C);
+  const struct mt_attention attention = attention_of(model);
+  kernels->norm(device, arch->norm, layer->y1, layer->mean1, layer->rstd1, model->x[l], weight(model, block->norm1_w),
+                weight(model, block->norm1_b), N, C, arch->eps);
+  kernels->linear(device, &qkv, layer->qkv, layer->y1, weight(model, block->qkv_w), weight(model, block->qkv_b), 0);
+  if (arch->rope) /* q and k heads lie side by side at the start of a row */
+    kernels->rope(device, layer->qkv, N, QKV, arch->H + arch->KV, arch->D, model->position, model->rope_table, 0);
+  kernels->attention(device, &attention, layer->att, layer->lse, layer->qkv);
+  device->ops->copy(device, MT_DEV_MATH, layer->x1, model->x[l], N * C * mt_dtype_size(device->ctype));
+  kernels->linear(device, &o, layer->x1, layer->att, weight(model, block->o_w), weight(model, block->o_b), 1);
+  kernels->norm(device, arch->norm, layer->y2, layer->mean2, layer->rstd2, layer->x1, weight(model, block->norm2_w),
+                weight(model, block->norm2_b), N, C, arch->eps);
+  device->ops->copy(device, MT_DEV_MATH, model->x[l + 1], layer->x1, N * C * mt_dtype_size(device->ctype));
+}
+
+static void activate(struct mt_model *model, int l)
+{
+  const struct mt_kernels *kernels = model->device->kernels;
+  if (model->arch.gated)
+    kernels->swiglu(model->device, model->h, model->layer[l].pre, model->N, model->arch.F);
+  else
+    kernels->gelu(model->device, model->h, model->layer[l].pre, model->N * model->arch.F);
+}
+
+void mt_model_mlp(struct mt_model *model, int l)
+{
+  struct mt_device *device = model->device;
+  const struct mt_arch *arch = &model->arch;
+  const struct mt_block *block = &arch->block[l];
+  struct mt_layer_state *layer = &model->layer[l];
+  DENSE(in, model->N, arch->C, arch->F * (arch->gated ? 2 : 1));
+  DENSE(out, model->N, arch->F, arch->C);
+  device->kernels->linear(device, &in, layer->pre, layer->y2, weight(model, block->in_w), weight(model, block->in_b), 0);
+  activate(model, l);
+  device->kernels->linear(device, &out, model->x[l + 1], model->h, weight(model, block->out_w), weight(model, block->out_b), 1);
+}
+
+void mt_model_head(struct mt_model *model, int back)
+{
+  struct mt_device *device = model->device;
+  const struct mt_kernels *kernels = device->kernels;
+  const struct mt_arch *arch = &model->arch;
+  const int64_t N = model->N, C = arch->C, V = arch->V;
+  kernels->norm(device, arch->norm, model->y, model->mean, model->rstd, model->x[arch->L], weight(model, arch->norm_w),
+                weight(model, arch->norm_b), N, C, arch->eps);
+  for (int64_t at = 0; at < N; at += model->head_rows) {
+    const int64_t n = N - at < model->head_rows ? N - at : model->head_rows;
+    const void *y = mt_at(device, model->y, at * C);
+    DENSE(head, n, C, V);
+    kernels->linear(device, &head, model->logits, y, weight(model, arch->head), NULL, 0);
+    kernels->cross_entropy(device, model->loss + at, model->logits, model->target + at, model->scale + at, n, V, back);
+    if (!back)
+      continue;
+    kernels->linear_dw(device, &head, gradient(model, arch->head), NULL, model->logits, y);
+    kernels->linear_dx(device, &head, mt_at(device, model->dy, at * C), model->logits, weight(model, arch->head), 0);
+  }
+  device->ops->copy(device, MT_DEV_MATH, model->host_loss, model->loss, N * 4);
+  device->ops->sync(device, MT_DEV_MATH);
+  for (int64_t i = 0; i < N; i++)
+    model->loss_sum += (double)model->host_scale[i] * (double)model->host_loss[i];
+  if (back)
+    kernels->norm_back(device, arch->norm, model->dx, 0, gradient(model, arch->norm_w), gradient(model, arch->norm_b), model->dy,
+                       model->x[arch->L], model->mean, model->rstd, weight(model, arch->norm_w), N, C);
+}
+
+void mt_model_logits(struct mt_model *model, int64_t first, int64_t n, float *logits)
+{
+  struct mt_device *device = model->device;
+  const struct mt_arch *arch = &model->arch;
+  device->kernels->norm(device, arch->norm, model->y, model->mean, model->rstd, model->x[arch->L], weight(model, arch->norm_w),
+                        weight(model, arch->norm_b), model->N, arch->C, arch->eps);
+  for (int64_t at = 0; at < n; at += model->head_rows) {
+    const int64_t rows = n - at < model->head_rows ? n - at : model->head_rows;
+    DENSE(head, rows, arch->C, arch->V);
+    device->kernels->linear(device, &head, model->logits, mt_at(device, model->y, (first + at) * arch->C),
+                            weight(model, arch->head), NULL, 0);
+    device->kernels->convert(device, model->logits, MT_F32, model->logits, device->ctype, rows * arch->V);
+    device->ops->copy(device, MT_DEV_MATH, logits + at * arch->V, model->logits, rows * arch->V * 4);
+    device->ops->sync(device, MT_DEV_MATH);
+  }
+}
+
+void mt_model_mlp_back(struct mt_model *model, int l)
+{
+  struct mt_device *device = model->device;
+  const struct mt_kernels *kernels = device->kernels;
+  const struct mt_arch *arch = &model->arch;
+  const struct mt_block *block = &arch->block[l];
+  struct mt_layer_state *layer = &model->layer[l];
+  DENSE(in, model->N, arch->C, arch->F * (arch->gated ? 2 : 1));
+  DENSE(out, model->N, arch->F, arch->C);
+  activate(model, l);
+  kernels->linear_dw(device, &out, gradient(model, block->out_w), gradient(model, block->out_b), model->dx, model->h);
+  kernels->linear_dx(device, &out, model->h, model->dx, weight(model, block->out_w), 0);
+  if (arch->gated)
+    kernels->swiglu_back(device, model->dpre, model->h, layer->pre, model->N, arch->F);
+  else
+    kernels->gelu_back(device, model->dpre, model->h, layer->pre, model->N * arch->F);
+  kernels->linear_dw(device, &in, gradient(model, block->in_w), gradient(model, block->in_b), model->dpre, layer->y2);
+  kernels->linear_dx(device, &in, model->dy, model->dpre, weight(model, block->in_w), 0);
+}
+
+void mt_model_attention_back(struct mt_model *model, int l)
+{
+  struct mt_device *device = model->device;
+  const struct mt_kernels *kernels = device->kernels;
+  const struct mt_arch *arch = &model->arch;
+  const struct mt_block *block = &arch->block[l];
+  struct mt_layer_state *layer = &model->layer[l];
+  const int64_t N = model->N, C = arch->C, HD = arch->H * arch->D, QKV = HD + 2 * arch->KV * arch->D;
+  DENSE(qkv, N, C, QKV);
+  DENSE(o, N, HD, C);
+  const struct mt_attention attention = attention_of(model);
+  kernels->norm_back(device, arch->norm, model->dx, 1, gradient(model, block->norm2_w), gradient(model, block->norm2_b),
+                     model->dy, layer->x1, layer->mean2, layer->rstd2, weight(model, block->norm2_w), N, C);
+  kernels->linear_dw(device, &o, gradient(model, block->o_w), gradient(model, block->o_b), model->dx, layer->att);
+  kernels->linear_dx(device, &o, model->datt, model->dx, weight(model, block->o_w), 0);
+  kernels->attention_back(device, &attention, model->dqkv, model->datt, layer->qkv, layer->att, layer->lse);
+  if (arch->rope)
+    kernels->rope(device, model->dqkv, N, QKV, arch->H + arch->KV, arch->D, model->position, model->rope_table, 1);
+  kernels->linear_dw(device, &qkv, gradient(model, block->qkv_w), gradient(model, block->qkv_b), model->dqkv, layer->y1);
+  kernels->linear_dx(device, &qkv, model->dy, model->dqkv, weight(model, block->qkv_w), 0);
+  kernels->norm_back(device, arch->norm, model->dx, 1, gradient(model, block->norm1_w), gradient(model, block->norm1_b),
+                     model->dy, model->x[l], layer->mean1, layer->rstd1, weight(model, block->norm1_w), N, C);
+}
+
+void mt_model_embed_back(struct mt_model *model)
+{
+  const struct mt_arch *arch = &model->arch;
+  model->device->kernels->embed_back(model->device, gradient(model, arch->wte), gradient(model, arch->wpe), model->dx,
+                                     model->token, model->position, model->N, arch->C);
+}
+
+/* Reads an activation in parts of the host's loss buffer's size would be clumsy; activations are few and this is the end of
+ * a run, so each is copied whole. */
+static int all_finite(struct mt_model *model, const void *data, int64_t n)
+{
+  struct mt_device *device = model->device;
+  double sum;
+  if (device->ctype != MT_F32)
+    return 1; /* located by the gradients instead */
+  device->kernels->sum_squares(device, &sum, data, n);
+  return isfinite(sum);
+}
+
+const char *mt_model_find_nonfinite(struct mt_model *model, int *layer)
+{
+  const struct mt_arch *arch = &model->arch;
+  const int64_t N = model->N;
+  *layer = -1;
+  if (!all_finite(model, model->x[0], N * arch->C))
+    return "embedding";
+  for (int l = 0; l < arch->L; l++) {
+    *layer = l;
+    struct mt_layer_state *state = &model->layer[l];
+    if (!all_finite(model, state->y1, N * arch->C))
+      return "input norm";
+    if (!all_finite(model, state->qkv, N * (arch->H + 2 * arch->KV) * arch->D))
+      return "q, k, v";
+    if (!all_finite(model, state->att, N * arch->H * arch->D))
+      return "attention";
+    if (!all_finite(model, state->y2, N * arch->C))
+      return "post-attention norm";
+    if (arch->block[l].moe >= 0) {
+      if (!all_finite(model, model->moe->layer[arch->block[l].moe].p, N * arch->E))
+        return "router";
+      if (!all_finite(model, model->moe->layer[arch->block[l].moe].back, N * arch->K * arch->C))
+        return "experts";
+    }
+    if (!all_finite(model, model->x[l + 1], N * arch->C))
+      return "output";
+  }
+  *layer = (int)arch->L;
+  return all_finite(model, model->y, N * arch->C) ? NULL : "final norm";
+}

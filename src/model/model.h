@@ -1,0 +1,108 @@
+/* A transformer with MoE layers: parameters, activations and the pieces of forward and backward that a step is made of.
+ *
+ * Families (Mixtral style, GPT-2 style) differ in data, not in code: struct mt_arch says which norm, positions, biases,
+ * activation and head; family.c fills it and the table of parameters.
+ * Every piece works on the current micro-step: B sequences of T tokens, rows in sequence order, so that a range of
+ * sequences is a range of rows. Pieces do not fail and (but for rows that follow the routing) do not allocate.
+ * Where gradients live: those of shared parameters in `grad` (f32, accumulated over micro-steps), those of experts in
+ * slots and then shards; the residual stream's gradient is `dx`, updated in place from the last layer to the first. */
+#ifndef MT_MODEL_H
+#define MT_MODEL_H
+#include "base/config.h"
+#include "comm/comm.h"
+#include "experts/moe.h"
+#include "experts/param.h"
+#include "experts/shard.h"
+#include "kernels/ops.h"
+
+/* Offsets of a layer's tensors in the shared vector; -1 = the family has none. */
+struct mt_block {
+  int64_t norm1_w, norm1_b, qkv_w, qkv_b, o_w, o_b, norm2_w, norm2_b;
+  int64_t gate_w;                       /* MoE layers */
+  int64_t in_w, in_b, out_w, out_b;     /* dense layers: up (w1|w3 or c_fc) and down */
+  int moe;                              /* number among the MoE layers, -1 = dense */
+};
+
+struct mt_arch {
+  int64_t C, L, H, KV, D, F, E, K, V, Tmax;
+  enum mt_norm_kind norm;
+  float eps, rope_theta;
+  int rope, gated, bias, tied;
+  int64_t wte, wpe, norm_w, norm_b, head; /* offsets; head = wte when tied; wpe = -1 with rope */
+  struct mt_block *block;                 /* [L], owned */
+};
+
+/* What a layer keeps for its backward pass; device memory, owned. */
+struct mt_layer_state {
+  void *x1;                             /* [N,C] residual stream after attention */
+  void *y1, *y2;                        /* [N,C] normed inputs */
+  float *mean1, *rstd1, *mean2, *rstd2; /* [N] */
+  void *qkv;                            /* [N,(H+2KV)D], after rope */
+  void *att;                            /* [N,HD] */
+  float *lse;                           /* [B,H,T] */
+  void *pre;                            /* [N,2F or F] dense layers only */
+};
+
+struct mt_model {
+  struct mt_comm *comm;                 /* borrowed */
+  struct mt_device *device;             /* borrowed */
+  const struct mt_config *config;       /* borrowed */
+  struct mt_arch arch;
+  struct mt_params params;
+  struct mt_moe *moe;                   /* NULL for a dense model */
+  struct mt_shard shared;               /* one vector: all shared parameters */
+  struct mt_layout *everywhere;         /* the shared vector's layout: one slot on every rank */
+  struct mt_tree *tree;
+  float *weight;                        /* wire [shared_length] what this rank computes with */
+  float *grad;                          /* wire [shared_length] */
+  int64_t B, T, N, max_B;               /* of the micro-step under way; largest B */
+  struct mt_layer_state *layer;         /* [L] */
+  void **x;                             /* [L + 1] residual stream before each layer and at the end, [N,C] */
+  void *y, *dx, *dy, *dqkv, *datt, *h, *dpre; /* scratch [N,...]; y = final norm's output */
+  float *mean, *rstd;                   /* [N] of the final norm */
+  float *rope_table;                    /* [Tmax, D/2, 2] */
+  int32_t *token, *position, *target;   /* device [N] */
+  float *scale;                         /* device [N]: weight of a target in the loss, over the step's tokens */
+  int32_t *host_token, *host_target;    /* host [N] */
+  float *host_scale;                    /* host [N] */
+  float *loss, *host_loss;              /* [N] */
+  void *logits;                         /* device [head_rows, V] */
+  int64_t head_rows;
+  double loss_sum;                      /* of the step: sum of scale * loss over this rank's tokens */
+};
+
+/* Fills arch and params from the configuration. Local, cannot fail (the configuration was checked). */
+void mt_family_build(const struct mt_config *config, struct mt_arch *arch, struct mt_params *params);
+
+/* Makes a model whose micro-steps have at most max_B sequences of T tokens here; weights are zero until mt_model_init or a
+ * checkpoint fills the shards, then mt_model_publish. training = 0 saves the memory that only backward needs. Collective. */
+enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config, int64_t max_B,
+                            int64_t T, int training, struct mt_model **model);
+void mt_model_free(struct mt_model *model);
+/* Fills this rank's shards with initial values, a function of (seed, parameter, element) alone. Local. */
+void mt_model_init(struct mt_model *model, uint64_t seed);
+/* Shards -> what every rank computes with; experts are fetched when needed. After init, load and each update. Collective. */
+void mt_model_publish(struct mt_model *model);
+
+/* Sets the micro-step: B sequences; token, target [B T], scale [B T] (0: not a target) from host_*; copies to the device. */
+void mt_model_batch(struct mt_model *model, int64_t B);
+/* Forward pieces, in this order; MoE layers run moe.h's between attention and the next layer (mt_model_norm2 before the
+ * gate; their input is layer[l].y2, their output is added to x[l + 1]). */
+void mt_model_embed(struct mt_model *model);
+void mt_model_attention(struct mt_model *model, int l); /* x[l] -> x1, then norm2 -> y2, x[l + 1] := x1 */
+void mt_model_mlp(struct mt_model *model, int l);       /* dense layers: x[l + 1] += mlp(y2) */
+/* Final norm, head and loss in chunks of rows. back = 1: also their gradients, dx and grad. Adds to loss_sum. */
+void mt_model_head(struct mt_model *model, int back);
+/* logits[n, V] (host, f32) of the n rows from `first` on, after the forward pieces. Local. */
+void mt_model_logits(struct mt_model *model, int64_t first, int64_t n, float *logits);
+/* Backward pieces; dy holds the gradient of y2 when attention_back is called. */
+void mt_model_mlp_back(struct mt_model *model, int l);
+void mt_model_attention_back(struct mt_model *model, int l);
+void mt_model_embed_back(struct mt_model *model);
+/* Sums of grad over ranks to the shards; grad is zeroed. Collective. */
+void mt_model_reduce(struct mt_model *model);
+/* The first activation of the current micro-step that is not finite: its layer (-1: embedding, L: head) and name; NULL if
+ * all are. Local; slow. */
+const char *mt_model_find_nonfinite(struct mt_model *model, int *layer);
+
+#endif

@@ -1,0 +1,24 @@
+/* AdamW on shards, learning-rate schedule, gradient norm. */
+#ifndef MT_OPTIMIZER_H
+#define MT_OPTIMIZER_H
+#include "model/model.h"
+
+/* The learning rate of step s = 1, 2, ...: warm-up lr s / warmup while s <= warmup; then constant, or from lr to min_lr,
+ * linearly or as half a cosine, as (s - warmup) / (decay_steps - warmup) goes to 1. Pure. */
+double mt_learning_rate(const struct mt_config *config, int64_t step);
+/* Sum of squares of this rank's shard gradients: every distinct parameter is on one rank once. Local. */
+double mt_optimizer_sum_squares(struct mt_model *model);
+/* Updates master weights and moments from the shards' gradients times grad_scale, and zeroes the gradients. apply = 0 only
+ * zeroes them. Local. */
+void mt_optimizer_update(struct mt_model *model, const struct mt_config *config, int64_t step, double lr, double grad_scale,
+                         int apply);
+/* The first tensor whose gradient on this rank's shards is not finite, NULL if none. Local. */
+const char *mt_optimizer_find_nonfinite(struct mt_model *model);
+/* Calls f for every piece of every tensor on this rank: row, item's expert (0 for shared), first element in the tensor,
+ * index of the piece in the shard's arrays, count. Local. */
+void mt_optimizer_pieces(struct mt_model *model,
+                         void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
+                                   int64_t at, int64_t n),
+                         void *self);
+
+#endif

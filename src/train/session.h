@@ -1,0 +1,23 @@
+/* What train, eval and generate have in common: a device, a model, and weights from a checkpoint. */
+#ifndef MT_SESSION_H
+#define MT_SESSION_H
+#include "train/state.h"
+
+struct mt_session {
+  struct mt_comm *comm;            /* borrowed */
+  const struct mt_config *config;  /* borrowed */
+  struct mt_device *device;        /* owned */
+  struct mt_model *model;          /* owned */
+  struct mt_progress progress;
+  char *checkpoint;                /* path the weights came from, NULL = initial values; owned */
+  int same;                        /* 1: the checkpoint was written by the same ranks and places */
+};
+
+/* Opens the device, builds the model for micro-steps of max_B sequences of T, finds and loads the checkpoint (training: or
+ * makes initial weights; otherwise a missing checkpoint is MT_USAGE), publishes. Collective, agreed. On failure nothing is
+ * left behind. */
+enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T, int training,
+                               struct mt_session *session);
+void mt_session_close(struct mt_session *session);
+
+#endif

@@ -1,0 +1,234 @@
+/* A model's state as a checkpoint, and back; see state.h. The table of parameters and the cut over ranks say which ranges
+ * of which dataset this rank holds; the file knows neither. */
+#include "train/state.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "train/optimizer.h"
+#include <string.h>
+
+char *mt_state_dir(const struct mt_config *config)
+{
+  return *config->checkpoint.dir ? mt_strdup(config->checkpoint.dir) : mt_format("%s/checkpoints", config->log.dir);
+}
+
+/* Datasets of one kind (weights or a moment): one a parameter row, in table order. */
+struct build {
+  struct mt_model *model;
+  struct mt_dataset *dataset;
+  const char *group;
+  int counting;
+};
+
+static float *array_of(const struct build *build, const struct mt_shard *shard)
+{
+  return build->group[1] == 'p' ? shard->master : build->group[6] == 'm' ? shard->m : shard->v;
+}
+
+static void add_range(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard, int64_t at,
+                      int64_t n)
+{
+  struct build *build = self;
+  struct mt_dataset *dataset = &build->dataset[row - build->model->params.param];
+  if (!build->counting)
+    dataset->range[dataset->nrange] = (struct mt_range){expert * row->count + first, n, array_of(build, shard) + at};
+  dataset->nrange++;
+}
+
+static void add_datasets(struct mt_checkpoint *checkpoint, struct mt_model *model, const char *group)
+{
+  const struct mt_params *params = &model->params;
+  struct build build = {model, checkpoint->dataset + checkpoint->ndataset, group, 1};
+  checkpoint->ndataset += params->n;
+  for (int i = 0; i < params->n; i++) {
+    const struct mt_param *row = &params->param[i];
+    struct mt_dataset *dataset = &build.dataset[i];
+    memset(dataset, 0, sizeof *dataset);
+    int stacked = row->scope == MT_SCOPE_EXPERT;
+    dataset->ndim = row->ndim + stacked;
+    dataset->dim[0] = params->nexpert;
+    memcpy(dataset->dim + stacked, row->dim, sizeof(int64_t) * (size_t)row->ndim);
+    size_t length = strlen(group);
+    MT_CHECK(length + strlen(row->name) < sizeof dataset->name, "the name %s%s is too long", group, row->name);
+    memcpy(dataset->name, group, length);
+    memcpy(dataset->name + length, row->name, strlen(row->name) + 1);
+  }
+  mt_optimizer_pieces(model, add_range, &build);
+  for (int i = 0; i < params->n; i++) {
+    build.dataset[i].range = MT_NEW(MT_TAG_IO, struct mt_range, build.dataset[i].nrange);
+    build.dataset[i].nrange = 0;
+  }
+  build.counting = 0;
+  mt_optimizer_pieces(model, add_range, &build);
+}
+
+static struct mt_checkpoint describe(struct mt_model *model, int training)
+{
+  struct mt_checkpoint checkpoint = {0};
+  checkpoint.dataset = MT_NEW(MT_TAG_IO, struct mt_dataset, model->params.n * (training ? 3 : 1));
+  add_datasets(&checkpoint, model, "/params/");
+  if (training) {
+    add_datasets(&checkpoint, model, "/adam_m/");
+    add_datasets(&checkpoint, model, "/adam_v/");
+  }
+  return checkpoint;
+}
+
+static void describe_free(struct mt_checkpoint *checkpoint)
+{
+  for (int i = 0; i < checkpoint->ndataset; i++)
+    mt_free(checkpoint->dataset[i].range);
+  mt_free(checkpoint->dataset);
+}
+
+static char *print_free(mt_json *json)
+{
+  char *text = mt_json_print(json, 2);
+  mt_json_free(json);
+  return text;
+}
+
+static mt_json *layout_json(const struct mt_model *model)
+{
+  mt_json *json = mt_json_object();
+  if (!model->moe)
+    return json;
+  const struct mt_layout *layout = model->moe->fixed;
+  mt_json *slots = mt_json_array(), *experts = mt_json_array();
+  for (int r = 0; r < layout->nrank; r++)
+    mt_json_push(slots, mt_json_integer(layout->slot_first[r + 1] - layout->slot_first[r]));
+  for (int s = 0; s < layout->slot_first[layout->nrank]; s++)
+    mt_json_push(experts, mt_json_integer(layout->slot_expert[s]));
+  mt_json_set(json, "slots", slots);
+  mt_json_set(json, "expert", experts);
+  return json;
+}
+
+enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
+                             const struct mt_progress *progress, int64_t *bytes, double *seconds)
+{
+  double start = mt_time();
+  struct mt_checkpoint checkpoint = describe(model, 1);
+  checkpoint.step = progress->step;
+  checkpoint.tokens = progress->tokens;
+  mt_json *json = mt_json_object();
+  mt_json_set(json, "step", mt_json_integer(progress->step));
+  mt_json_set(json, "tokens", mt_json_integer(progress->tokens));
+  mt_json_set(json, "sequence", mt_json_integer(progress->sequence));
+  mt_json_set(json, "updates", mt_json_integer(progress->updates));
+  mt_json_set(json, "ranks", mt_json_integer(comm->size));
+  struct mt_text text[4] = {{"/config/ini", mt_config_print(config)},
+                            {"/state/progress", print_free(json)},
+                            {"/state/cluster", print_free(mt_cluster_to_json(comm->cluster))},
+                            {"/state/layout", print_free(layout_json(model))}};
+  checkpoint.ntext = 4;
+  checkpoint.text = text;
+  char *dir = mt_state_dir(config);
+  enum mt_status status = mt_checkpoint_save(comm, dir, (int)config->checkpoint.keep, &checkpoint, bytes);
+  mt_free(dir);
+  for (int i = 0; i < 4; i++)
+    mt_free(text[i].text);
+  describe_free(&checkpoint);
+  *seconds = mt_time() - start;
+  return status;
+}
+
+/* What the file says besides weights; decided by rank 0 alone, since all have the same texts. */
+static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *config, const char *path,
+                                  const struct mt_checkpoint *file, struct mt_progress *progress, int *same)
+{
+  const char *ini = mt_checkpoint_text(file, "/config/ini"), *text = mt_checkpoint_text(file, "/state/progress");
+  if (!ini || !text) {
+    mt_error("%s: found no %s, expected a checkpoint of motley", path, ini ? "/state/progress" : "/config/ini");
+    return MT_CORRUPT;
+  }
+  struct mt_config stored;
+  mt_json *json;
+  char *name = mt_format("%s:/config/ini", path);
+  enum mt_status status = mt_config_parse(name, ini, &stored);
+  mt_free(name);
+  if (status != MT_OK)
+    return status;
+  char *difference = mt_config_model_difference(&stored, config);
+  if (difference) {
+    mt_error("%s: the checkpoint holds another model: %s", path, difference);
+    status = MT_USAGE;
+  } else if ((difference = mt_config_difference(&stored, config)))
+    mt_warn("%s was made with other settings, the new ones hold from here: %s", path, difference);
+  mt_free(difference);
+  mt_config_free(&stored);
+  if (status != MT_OK)
+    return status;
+  name = mt_format("%s:/state/progress", path);
+  status = mt_json_parse(name, text, &json);
+  mt_free(name);
+  if (status != MT_OK)
+    return status;
+  *progress = (struct mt_progress){file->step, file->tokens, mt_json_as_integer(mt_json_get(json, "sequence"), -1),
+                                   mt_json_as_integer(mt_json_get(json, "updates"), -1)};
+  mt_json_free(json);
+  if (progress->sequence < 0 || progress->updates < 0) {
+    mt_error("%s: /state/progress lacks \"sequence\" or \"updates\"", path);
+    return MT_CORRUPT;
+  }
+  *same = 0;
+  text = mt_checkpoint_text(file, "/state/cluster");
+  struct mt_cluster *cluster;
+  if (text && mt_json_parse("/state/cluster", text, &json) == MT_OK) {
+    if (mt_cluster_from_json("/state/cluster", json, &cluster) == MT_OK) {
+      *same = mt_cluster_same(cluster, comm->cluster);
+      mt_cluster_free(cluster);
+    }
+    mt_json_free(json);
+  }
+  return MT_OK;
+}
+
+enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, char **path, struct mt_progress *progress,
+                             int *same)
+{
+  *path = NULL;
+  *progress = (struct mt_progress){0};
+  *same = 1;
+  if (!strcmp(config->checkpoint.resume, "never"))
+    return MT_OK;
+  enum mt_status status = MT_OK;
+  if (!strcmp(config->checkpoint.resume, "auto")) {
+    char *dir = mt_state_dir(config);
+    status = mt_checkpoint_newest(comm, dir, path);
+    mt_free(dir);
+  } else
+    *path = mt_strdup(config->checkpoint.resume);
+  if (status != MT_OK || !*path)
+    return status;
+  struct mt_checkpoint file = {0};
+  status = mt_checkpoint_read_state(comm, *path, &file);
+  if (status == MT_OK) {
+    struct {
+      struct mt_progress progress;
+      int64_t same;
+    } told = {{0}, 0};
+    if (comm->rank == 0) {
+      int match = 0;
+      status = check_state(comm, config, *path, &file, &told.progress, &match);
+      told.same = match;
+    }
+    status = mt_agree(comm, status);
+    mt_bcast(comm, &told, sizeof told, 0);
+    *progress = told.progress;
+    *same = (int)told.same;
+    mt_checkpoint_free_texts(&file);
+  }
+  if (status != MT_OK) {
+    mt_free(*path);
+    *path = NULL;
+  }
+  return status;
+}
+
+enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const char *path, int training)
+{
+  struct mt_checkpoint checkpoint = describe(model, training);
+  enum mt_status status = mt_checkpoint_load(comm, path, &checkpoint);
+  describe_free(&checkpoint);
+  return status;
+}

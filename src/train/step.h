@@ -1,0 +1,72 @@
+/* A training step: the global batch cut over ranks and micro-steps, as one list of tasks.
+ *
+ * The problem: every rank must run the same sequence of collective work although shares of the batch differ and may be
+ * empty, and no split may change a result. The idea: the list is built once; a rank whose range of a micro-step is empty
+ * runs the same tasks on zero sequences. Losses are sums over the step's global token count (never means of means).
+ * The trap: everything that is not a sum over tokens (balance loss, batch hash) is defined per sequence, in sequence order. */
+#ifndef MT_STEP_H
+#define MT_STEP_H
+#include "comm/part.h"
+#include "model/model.h"
+#include "schedule/task.h"
+
+/* Gives the tokens of sequence number `position` (over the whole run): token[T + 1]. A failure is the source's to say and
+ * to remember; the step goes on with zeros, and the loop agrees afterwards. Local. */
+struct mt_source {
+  enum mt_status (*read)(void *self, int64_t position, int32_t *token);
+  void *self;
+};
+
+/* What a step came to; equal on all ranks. */
+struct mt_step_result {
+  double loss;          /* token mean + coefficients times balance and z loss */
+  double ce, aux, z;    /* the parts, without coefficients */
+  double grad_norm;     /* before clipping */
+  double lr;
+  int64_t tokens;       /* of the step */
+  int updated;          /* 0: skipped because something was not finite */
+  uint32_t batch_hash;  /* CRC-32C of the token ids (int32, T + 1 a sequence) in sequence order */
+  double lane_s[MT_NLANE], wait_s, step_s; /* of the slowest rank */
+  int64_t mem_bytes;    /* largest */
+  int64_t growths;      /* buffers that grew in this step, all ranks */
+  double *load;         /* [nmoe], owned by the step: largest over mean of rows per rank */
+  int64_t *per_expert;  /* [nmoe, E], borrowed from the model: rows of each expert */
+  enum mt_status source; /* agreed status of reading */
+};
+
+struct mt_step {
+  struct mt_comm *comm;    /* borrowed */
+  struct mt_model *model;  /* borrowed */
+  const struct mt_config *config;
+  struct mt_source source;
+  struct mt_part share;    /* of the global batch, in sequences */
+  int64_t nmicro;          /* micro-steps, the same on all ranks */
+  struct mt_tasks tasks;   /* the whole step */
+  struct mt_tasks forward; /* one micro-step without backward, for evaluation */
+  int64_t first;           /* position of the step's first sequence in the run */
+  int64_t number;          /* of the step, from 1 */
+  int32_t *sample;         /* [T + 1] */
+  uint32_t hash;           /* of this rank's sequences so far */
+  int64_t hashed;          /* bytes */
+  int training;
+  enum mt_status status;   /* this rank's, of reading */
+  int64_t updates;         /* updates made so far: skipped steps do not count; part of the checkpoint */
+  const char *bad;         /* what was not finite first on this rank in this step, NULL = nothing */
+  int bad_layer, bad_micro;
+  int64_t *loads;          /* [P, nmoe], owned scratch */
+  struct mt_step_result result;
+};
+
+/* Largest number of sequences of a micro-step on this rank. Pure. */
+int64_t mt_step_max_B(const struct mt_config *config, const struct mt_comm *comm);
+/* Builds the tasks. Local. `source` is copied. */
+struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
+                            struct mt_source source);
+void mt_step_free(struct mt_step *step);
+/* Runs step `number` (from 1) whose first sequence is number `first` of the run: forward, backward, update. Collective.
+ * The result is borrowed until the next call. */
+const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, int64_t first);
+/* Mean token loss of sequences [first, first + n) of `source`, dealt over the ranks. Collective; *loss is agreed. */
+enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss);
+
+#endif

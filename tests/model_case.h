@@ -1,0 +1,37 @@
+/* A model with the weights of a vector file, ready to run steps on the vectors' tokens, at any number of ranks.
+ *
+ * Idea: all cuts, layouts, exchanges and devices must give the oracle's numbers, so "invariance" needs no second run: every
+ * case is compared with the vectors. Trap: ranks hold different pieces, so errors are summed over ranks before anyone
+ * asserts; all functions here that compare are collective and assert the same on every rank. */
+#ifndef MT_MODEL_CASE_H
+#define MT_MODEL_CASE_H
+#include "train/session.h"
+#include "train/step.h"
+#include "vectors.h"
+
+struct model_case {
+  struct vectors *vectors;
+  struct mt_comm *comm;
+  struct mt_config config;
+  struct mt_device *device;
+  struct mt_model *model;
+  struct mt_step *step;
+  int32_t *token; /* [nbatch, B, T + 1] */
+  int64_t B, T, nbatch;
+};
+
+/* Opens tests/vectors/<name>.h5 on all ranks; `overrides` are lines "section.key=value", n of them, over the file's /config
+ * (and /curve/config if curve). `nodes` is MOTLEY_NODES or NULL. device "cpu" or "ref", `threads` compute threads.
+ * The step's last tasks (update, publish) are left out unless `update`. Collective. */
+struct model_case *model_case_open(const char *name, const char *nodes, const char *device, int threads, int curve, int update,
+                                   int n, const char *const *overrides);
+void model_case_close(struct model_case *c);
+/* Largest norm-wise relative error of a tensor's shard gradients against /<scope>/grads (a tensor whose gradient is zero is
+ * measured against its layer's norm); *worst names the tensor (borrowed). Collective, agreed. */
+double model_case_gradient_error(struct model_case *c, const char *scope, const char **worst);
+/* CRC-32C of all shard gradients (weights = 1: of master weights), combined over ranks in rank order. Collective. */
+uint32_t model_case_hash(struct model_case *c, int weights);
+/* n names the vector files that every case runs on. */
+extern const char *const model_case_names[4];
+
+#endif
