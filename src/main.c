@@ -1,4 +1,403 @@
-int main(void)
+/* motley: the commands, and in which order things start and end.
+ *
+ * Arguments are understood before MPI is up, by every process alike, and only the launcher's rank 0 speaks of
+ * them. Then MPI starts, rank 0 reads the configuration and its verdict is agreed, and the others get its
+ * printed form: so a mistake is said once and all ranks end with the same code. What needs no ranks (--help,
+ * --version, inspect, topo --cluster) never starts MPI. */
+#include "config.h"
+#include "base/config.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "io/checkpoint.h"
+#include "topology/cluster.h"
+#include "train/train.h"
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the command line ---- */
+
+enum { OPTION_SET = 1, OPTION_JSON = 2, OPTION_CLUSTER = 4 };
+
+static const struct command {
+  const char *name;
+  enum mt_command bit;
+  const char *argument; /* what it must be given, NULL = nothing */
+  unsigned options;
+  enum mt_status (*run)(struct mt_comm *, const struct mt_config *); /* on all ranks with a configuration */
+  const char *help;
+} commands[] = {
+    {"train", MT_CMD_TRAIN, "CONFIG", OPTION_SET, mt_train_run,
+     "train a model, from the newest checkpoint if there is one"},
+    {"eval", MT_CMD_EVAL, "CONFIG", OPTION_SET, mt_eval_run,
+     "the loss of the newest checkpoint on data.valid"},
+    {"generate", MT_CMD_GENERATE, "CONFIG", OPTION_SET, mt_generate_run,
+     "text that the newest checkpoint writes after generate.prompt"},
+    {"topo", MT_CMD_TOPO, NULL, OPTION_JSON | OPTION_CLUSTER, NULL,
+     "the cluster as the ranks see it, or one from a description"},
+    {"inspect", MT_CMD_INSPECT, "PATH", 0, NULL,
+     "what a checkpoint (or a folder of them) holds, every checksum verified"},
+};
+enum { NCOMMAND = sizeof commands / sizeof *commands };
+
+static const struct {
+  const char *name;
+  unsigned bit;
+  const char *argument, *help;
+} flags[] = {
+    {"--set", OPTION_SET, "SECTION.KEY=VALUE", "override the file (may be repeated)"},
+    {"--json", OPTION_JSON, NULL, "print the cluster's JSON form"},
+    {"--cluster", OPTION_CLUSTER, "FILE|SIZES",
+     "describe this file's cluster, or nodes of 2, 1 and 4 ranks: 2,1,4"},
+};
+enum { NFLAG = sizeof flags / sizeof *flags };
+
+struct arguments {
+  const struct command *command; /* NULL = none was given */
+  int help, version, json;
+  const char *argument, *cluster;
+  struct mt_override *overrides; /* [noverride], owned */
+  int noverride;
+};
+
+/* Errors about the command line: one process of the job speaks. */
+#define SAY(...)                                                                                             \
+  do {                                                                                                       \
+    if (mt_launcher_rank() == 0)                                                                             \
+      mt_error(__VA_ARGS__);                                                                                 \
+  } while (0)
+
+static enum mt_status unknown_command(const char *word)
 {
-  return 0;
+  const char *names[NCOMMAND];
+  for (int i = 0; i < NCOMMAND; i++)
+    names[i] = commands[i].name;
+  const char *near = mt_text_nearest(word, names, NCOMMAND);
+  SAY("unknown command \"%s\"%s%s%s; motley --help lists them", word, near ? ", did you mean " : "",
+      near ? near : "", near ? "?" : "");
+  return MT_USAGE;
+}
+
+static enum mt_status unknown_option(const struct command *command, const char *word)
+{
+  const char *names[NFLAG + 2] = {"--help", "--version"};
+  char *name = mt_format("%.*s", (int)strcspn(word, "="), word);
+  int n = command ? 1 : 2; /* --version goes with no command */
+  for (int i = 0; command && i < NFLAG; i++)
+    if (command->options & flags[i].bit)
+      names[n++] = flags[i].name;
+  const char *near = mt_text_nearest(name, names, n);
+  SAY("unknown option %s%s%s%s%s%s; motley %s%s--help lists them", name, command ? " of " : "",
+      command ? command->name : "", near ? ", did you mean " : "", near ? near : "", near ? "?" : "",
+      command ? command->name : "", command ? " " : "");
+  mt_free(name);
+  return MT_USAGE;
+}
+
+/* Takes one option at argv[*i] (and its argument behind it or after '='). */
+static enum mt_status take_option(struct arguments *a, int argc, char **argv, int *i)
+{
+  const char *word = argv[*i];
+  size_t n = strcspn(word, "=");
+  if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+    a->help = 1;
+    return MT_OK;
+  }
+  if (!a->command && (!strcmp(word, "--version") || !strcmp(word, "-V"))) {
+    a->version = 1;
+    return MT_OK;
+  }
+  for (int f = 0; a->command && f < NFLAG; f++) {
+    if (!(a->command->options & flags[f].bit) || strlen(flags[f].name) != n ||
+        strncmp(word, flags[f].name, n))
+      continue;
+    const char *value = word[n] ? word + n + 1 : NULL;
+    if (!flags[f].argument && value) {
+      SAY("%s takes no argument, found \"%s\"", flags[f].name, value);
+      return MT_USAGE;
+    }
+    if (flags[f].argument && !value && *i + 1 < argc)
+      value = argv[++*i];
+    if (flags[f].argument && !value) {
+      SAY("%s needs an argument: %s", flags[f].name, flags[f].argument);
+      return MT_USAGE;
+    }
+    if (flags[f].bit == OPTION_SET)
+      a->overrides[a->noverride++].text = value;
+    else if (flags[f].bit == OPTION_CLUSTER)
+      a->cluster = value;
+    else
+      a->json = 1;
+    return MT_OK;
+  }
+  return unknown_option(a->command, word);
+}
+
+static enum mt_status parse_arguments(struct arguments *a, int argc, char **argv)
+{
+  int plain = 0; /* behind "--" everything is an argument */
+  for (int i = 1; i < argc; i++) {
+    if (!plain && !strcmp(argv[i], "--"))
+      plain = 1;
+    else if (!plain && argv[i][0] == '-' && argv[i][1])
+      MT_TRY(take_option(a, argc, argv, &i));
+    else if (!a->command) {
+      for (int c = 0; c < NCOMMAND && !a->command; c++)
+        if (!strcmp(argv[i], commands[c].name))
+          a->command = &commands[c];
+      if (!a->command)
+        return unknown_command(argv[i]);
+    } else if (!a->command->argument || a->argument) {
+      SAY("%s: one argument too many: \"%s\"", a->command->name, argv[i]);
+      return MT_USAGE;
+    } else
+      a->argument = argv[i];
+  }
+  if (a->help || a->version)
+    return MT_OK;
+  if (!a->command) {
+    SAY("expected a command; motley --help lists them");
+    return MT_USAGE;
+  }
+  if (a->command->argument && !a->argument) {
+    SAY("%s: expected %s: motley %s %s", a->command->name, a->command->argument, a->command->name,
+        a->command->argument);
+    return MT_USAGE;
+  }
+  return MT_OK;
+}
+
+/* ---- what needs no ranks ---- */
+
+static void print_usage(const struct command *command)
+{
+  printf("motley %s%s%s", command->name, command->argument ? " " : "",
+         command->argument ? command->argument : "");
+  for (int f = 0; f < NFLAG; f++)
+    if (command->options & flags[f].bit)
+      printf(" [%s%s%s]", flags[f].name, flags[f].argument ? " " : "",
+             flags[f].argument ? flags[f].argument : "");
+}
+
+static void print_help(const struct command *command)
+{
+  if (command) {
+    printf("usage: ");
+    print_usage(command);
+    printf("\n%c%s.\n", command->help[0] - 'a' + 'A', command->help + 1);
+    for (int f = 0; f < NFLAG; f++)
+      if (command->options & flags[f].bit)
+        printf("  %s %s: %s\n", flags[f].name, flags[f].argument ? flags[f].argument : "", flags[f].help);
+  } else {
+    printf("motley trains Mixture-of-Experts language models on clusters of unlike machines.\n\nusage:\n");
+    for (int c = 0; c < NCOMMAND; c++) {
+      printf("  ");
+      print_usage(&commands[c]);
+      printf("\n      %s\n", commands[c].help);
+    }
+    printf("  motley --version\n  motley COMMAND --help\n\n"
+           "On several ranks: mpirun -np 4 motley train CONFIG\n");
+  }
+  if (!command || command->run) {
+    printf("\nCONFIG is an INI file. An option is taken from --set SECTION.KEY=VALUE, else from the "
+           "environment's\n"
+           "MOTLEY_SECTION_KEY, else from the file, else it has its default (in parentheses).\n");
+    mt_config_help(command ? command->bit : ~0u);
+  }
+  printf("\nexit codes: 0 done, 1 failed, 2 usage or configuration, 3 unreadable or corrupt input or "
+         "checkpoint,\n"
+         "75 stopped by a signal with a complete checkpoint\n");
+}
+
+static void print_version(void)
+{
+  char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(mpi, &length); /* one of the few calls that MPI allows before it is started */
+  mpi[strcspn(mpi, ",\n")] = 0;
+  char *json = mt_json_library();
+  printf("motley (%s) %s\n%s", PACKAGE_NAME, PACKAGE_VERSION, mpi);
+#ifdef OPEN_MPI
+  printf(" (compiled with %d.%d.%d)", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
+#endif
+  printf("\n%s\n", json);
+  mt_free(json);
+}
+
+static void print_cluster(const struct mt_cluster *cluster, int as_json)
+{
+  mt_json *json = as_json ? mt_cluster_to_json(cluster) : NULL;
+  char *text = as_json ? mt_json_print(json, 2) : mt_cluster_print(cluster);
+  size_t length = strlen(text);
+  fputs(text, stdout);
+  if (length && text[length - 1] != '\n')
+    fputc('\n', stdout);
+  mt_free(text);
+  mt_json_free(json);
+}
+
+/* ---- what needs ranks ---- */
+
+static int processors(pid_t pid, cpu_set_t *set)
+{
+  CPU_ZERO(set);
+  return sched_getaffinity(pid, sizeof *set, set) ? 0 : CPU_COUNT(set);
+}
+
+static long number_from(const char *variable)
+{
+  const char *text = getenv(variable);
+  int64_t value;
+  return text && mt_text_integer(text, &value) && value > 0 && value < 1 << 24 ? (long)value : 0;
+}
+
+/* Idle OpenMP threads spin, and where threads outnumber processors they take them from those that work.
+ * libgomp reads its policy when it is loaded, so the program starts itself again, once, with another
+ * environment: before MPI is up, since nothing survives it. Where the launcher has bound this process, the
+ * parent (which is not bound) still shows all of the host's processors. */
+static void wait_passively(char **argv)
+{
+  static const char *const users[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY"};
+  for (int i = 0; i < 4; i++)
+    if (getenv(users[i]))
+      return;
+  cpu_set_t set;
+  long ranks = number_from("OMPI_COMM_WORLD_LOCAL_SIZE"), threads = number_from("OMP_NUM_THREADS");
+  int mine = processors(0, &set), host = processors(getppid(), &set);
+  if (host < mine)
+    host = mine;
+  if (ranks == 0)
+    ranks = 1;
+  if (!mine || (threads <= mine && ranks * (threads ? threads : 1) <= host))
+    return;
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  execv("/proc/self/exe", argv);
+  /* It did not: then it is slower, no more. */
+}
+
+/* A launcher and an MPI that do not know each other start N programs that each believe to be alone, all
+ * writing the same files. */
+static enum mt_status check_alone(const struct mt_comm *comm)
+{
+  static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+  for (int i = 0; i < 3 && comm->size == 1; i++) {
+    long size = number_from(sizes[i]);
+    if (size > 1) {
+      SAY("the launcher started %ld processes (%s), but MPI knows of one: they do not speak the same "
+          "language; start "
+          "with the mpirun of the MPI that motley was built with, or with srun --mpi=pmix",
+          size, sizes[i]);
+      return MT_USAGE;
+    }
+    if (size == 1)
+      break; /* the nearest launcher's word counts: mpirun may run inside a Slurm step of several tasks */
+  }
+  return MT_OK;
+}
+
+/* The configuration on all ranks, from rank 0's reading of it. Collective. */
+static enum mt_status read_config(struct mt_comm *comm, const struct arguments *a, struct mt_config *config)
+{
+  enum mt_status status = MT_OK;
+  char *text = NULL;
+  if (comm->rank == 0) {
+    status = mt_config_read(a->argument, a->overrides, a->noverride, a->command->bit, config);
+    text = status ? NULL : mt_config_print(config);
+  }
+  status = mt_agree(comm, status);
+  char *shared = status ? NULL : mt_bcast_text(comm, text, 0);
+  if (!status && comm->rank != 0)
+    status = mt_config_parse("rank 0's configuration", shared, config);
+  if (shared)
+    status = mt_agree(comm, status);
+  /* Generated text is alone on stdout. */
+  if (!status && comm->rank == 0 && a->command->bit != MT_CMD_GENERATE) {
+    printf("%s %s, %d ranks on %d nodes, effective configuration:\n", PACKAGE_STRING, a->command->name,
+           comm->size, comm->nnode);
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
+      if (*line != '\n')
+        printf("  %.*s\n", (int)strcspn(line, "\n"), line);
+    fflush(stdout);
+  }
+  mt_free(shared);
+  mt_free(text);
+  return status;
+}
+
+/* Unknown or bad MOTLEY_ names concern commands without a configuration too. */
+static enum mt_status check_environment(const struct command *command)
+{
+  struct mt_config config;
+  enum mt_status status = mt_config_read(NULL, NULL, 0, command->bit, &config);
+  mt_config_free(&config);
+  return status;
+}
+
+static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char ***argv)
+{
+  struct mt_comm *comm;
+  MT_TRY(mt_comm_new(argc, argv, &comm));
+  struct mt_config config;
+  enum mt_status status = mt_agree(comm, check_alone(comm));
+  if (!status && a->command->run) {
+    memset(&config, 0, sizeof config);
+    status = read_config(comm, a, &config);
+    if (!status)
+      status = mt_agree(comm, a->command->run(comm, &config));
+    mt_config_free(&config);
+  } else if (!status) {
+    status = mt_agree(comm, comm->rank == 0 ? check_environment(a->command) : MT_OK);
+    if (!status && comm->rank == 0)
+      print_cluster(comm->cluster, a->json);
+  }
+  mt_comm_free(comm);
+  return status;
+}
+
+static enum mt_status run_alone(const struct arguments *a)
+{
+  if (mt_launcher_rank() != 0)
+    return MT_OK;
+  if (a->help || a->version) {
+    if (a->version)
+      print_version();
+    else
+      print_help(a->command);
+    return MT_OK;
+  }
+  MT_TRY(check_environment(a->command));
+  if (a->command->bit == MT_CMD_INSPECT)
+    return mt_checkpoint_inspect(a->argument);
+  struct mt_cluster *cluster;
+  MT_TRY(mt_cluster_read(a->cluster, &cluster));
+  print_cluster(cluster, a->json);
+  mt_cluster_free(cluster);
+  return MT_OK;
+}
+
+int main(int argc, char **argv)
+{
+  struct arguments a = {.overrides = MT_NEW(MT_TAG_MISC, struct mt_override, argc)};
+  enum mt_status status = parse_arguments(&a, argc, argv);
+  if (!status && (a.help || a.version || a.cluster || a.command->bit == MT_CMD_INSPECT)) {
+    status = run_alone(&a);
+  } else if (!status) {
+    wait_passively(argv);
+    status = run_on_ranks(&a, &argc, &argv);
+  }
+  mt_free(a.overrides);
+  if (fflush(stdout) || ferror(stdout)) {
+    mt_error("cannot write to standard output");
+    status = status ? status : MT_FAILED;
+  }
+  if (mt_memory_report_leaks() && !status)
+    status = MT_FAILED;
+  return status;
 }

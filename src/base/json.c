@@ -306,3 +306,13 @@ enum mt_status mt_json_read(const char *path, mt_json **value)
   mt_free(text);
   return status;
 }
+
+char *mt_json_library(void)
+{
+#if JANSSON_VERSION_HEX >= 0x020d00
+  const char *now = jansson_version_str();
+  if (strcmp(now, JANSSON_VERSION))
+    return mt_format("jansson %s (compiled with %s)", now, JANSSON_VERSION);
+#endif
+  return mt_format("jansson %s", JANSSON_VERSION);
+}
