@@ -1,12 +1,17 @@
-/* Checkpoints: one HDF5 file per step, independent of ranks, layout and device (design: step-%08d.h5).
+/* Checkpoints: one HDF5 file per step, independent of ranks, layout and device (step-%08d.h5).
  *
  * The problem: a file must be whole or absent whatever stops the job, a full disk must not hang a collective
- * call, and any number of ranks must be able to read it. The idea (io = direct): rank 0 makes
- * `.step-%08d.h5.tmp` with serial HDF5 calls (libver V110, contiguous, allocated early, never filled) and
- * tells everyone where each dataset's bytes lie; each rank pwrites its ranges and fsyncs; errno is agreed;
- * rank 0 then writes checksums (combined from the ranks' pieces) and the mark `complete`, closes, renames,
- * syncs the folder, and only then removes older files. The trap: HDF5's own collective writes hang on a full
- * disk (measured with 1.10 under Open MPI 4.1). */
+ * call, and any number of ranks must be able to read it. The idea (io = direct): rank 0 lets HDF5 make the
+ * file's skeleton in memory (libver V110, contiguous, allocated early, never filled), copies it into
+ * `.step-%08d.h5.tmp`, reserves the space, and tells everyone where each dataset's bytes lie; each rank
+ * pwrites its ranges and fsyncs; errno is agreed; rank 0 then adds the checksums (combined from the ranks'
+ * pieces) and the mark `complete`, syncs, renames, syncs the folder, and only then removes older files.
+ * The trap: HDF5's own collective writes hang on a full disk (measured with 1.10 under Open MPI 4.1), and
+ * serial HDF5 cannot undo a file whose metadata did not fit. Here it never sees the disk when writing.
+ *
+ * In the file: root attributes format = "motley", version, step, tokens, complete; groups as the datasets'
+ * names say (/config, /params, /adam_m, /adam_v, /state), no groups in groups; numbers are f32, a text is a
+ * scalar string of fixed length; each dataset has an attribute crc32c (of its bytes; unsigned 32 bit). */
 #ifndef MT_CHECKPOINT_H
 #define MT_CHECKPOINT_H
 #include <stdint.h>
@@ -23,11 +28,10 @@ struct mt_dataset {
   int ndim;
   int64_t dim[4];
   int nrange;
-  struct mt_range
-      *range; /* [nrange], owned by the maker of the dataset; ranges of all ranks cover the dataset, once */
+  struct mt_range *range; /* [nrange], owned by the maker; the ranges of all ranks cover the dataset once */
 };
-/* A text (or JSON) stored as an array of bytes under /state or /config; equal on all ranks, given on rank 0.
- */
+/* A text (or JSON) stored under /state or /config. When saving, rank 0's list counts and the others' are
+ * ignored. UTF-8 without NUL, below 1 GiB. */
 struct mt_text {
   char name[160];
   char *text; /* owned by the maker on saving; by the caller after loading (mt_free) */
@@ -40,9 +44,10 @@ struct mt_checkpoint {
   struct mt_text *text;
 };
 
-/* Saves into dir (made if needed), keeps the newest `keep` complete files (0 = all). *bytes gets the file's
- * size. Collective. A failure (full disk, no permission, a file where the folder should be) is said once,
- * agreed, and leaves older checkpoints and no temporary file behind: MT_FAILED. */
+/* Saves into dir (made if needed, with its parents), keeps the newest `keep` complete files (0 = all; the one
+ * just written counts as the newest, whatever its step), replaces a file of the same step. *bytes gets the
+ * file's size. Collective. A failure (full disk, no permission, a file where the folder should be) is said
+ * once, agreed, and leaves older checkpoints and no temporary file behind: MT_FAILED. */
 enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int keep,
                                   const struct mt_checkpoint *checkpoint, int64_t *bytes);
 /* The newest complete checkpoint in dir: its path (caller frees), or NULL if there is none. Files that are
@@ -61,8 +66,8 @@ enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path,
 enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path,
                                   const struct mt_checkpoint *checkpoint);
 void mt_checkpoint_free_texts(struct mt_checkpoint *checkpoint);
-const char *mt_checkpoint_text(const struct mt_checkpoint *checkpoint,
-                               const char *name); /* NULL if absent; borrowed */
+/* The text of that name, borrowed; NULL if absent. */
+const char *mt_checkpoint_text(const struct mt_checkpoint *checkpoint, const char *name);
 
 /* `motley inspect PATH`: a file, or a folder of checkpoints: lists step, tokens, datasets with shapes,
  * verifies every checksum. Local, no MPI. MT_OK, MT_USAGE (no such path), MT_CORRUPT (what failed is named).

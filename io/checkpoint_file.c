@@ -15,7 +15,7 @@
 
 /* Large datasets begin on a page; metadata is gathered in blocks of META bytes instead of lying between the
  * data. */
-enum { ALIGN_FROM = 1 << 16, ALIGN_TO = 4096, META = 1 << 16 };
+enum { ALIGN_FROM = 1 << 16, ALIGN_TO = 4096, META = 1 << 14 };
 
 /* ---- errors: HDF5's own words, innermost first, as part of ours ---- */
 
