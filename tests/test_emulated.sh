@@ -7,8 +7,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 cluster=$here/emulated-cluster/cluster.sh
 builddir=${builddir-$PWD}
 rate=500
-MOTLEY_CLUSTER=motley-$$
-export MOTLEY_CLUSTER
+MOTLEY_TEST_CLUSTER=motley-$$
+export MOTLEY_TEST_CLUSTER
 
 skip() {
   echo "skipped: $*"

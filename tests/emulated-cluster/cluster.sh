@@ -9,11 +9,11 @@
 #   cluster.sh agent HOST COMMAND what mpirun calls instead of ssh
 #   cluster.sh down N             end what still runs on the hosts, remove them
 #
-# MOTLEY_CLUSTER (default motley) begins the names of the namespaces, so that several clusters can live side by side.
+# MOTLEY_TEST_CLUSTER (default motley) begins the names of the namespaces, so that several clusters can live side by side.
 # Needs root and iproute2. nsenter is used, not "ip netns exec", which mounts another /sys.
 set -eu
 self=$(readlink -f "$0")
-cluster=${MOTLEY_CLUSTER-motley}
+cluster=${MOTLEY_TEST_CLUSTER-motley}
 on() {
   host=$1
   shift
