@@ -147,7 +147,7 @@ static void linear_dw(struct mt_device *device, const struct mt_linear *l, float
 {
   enum { SLICE = 512, ENOUGH = 16 };
   const float *dy = dy_, *x = x_;
-  int64_t nin = mt_pieces(l->in, 512), nout = 0;
+  int64_t nin = mt_max(1, mt_pieces(l->in, 512)), nout = 0; /* 1: db is there without inputs too */
   for (int64_t size = 256; size >= 64 && nout * nin * l->ngroup < ENOUGH; size /= 2)
     nout = mt_pieces(l->out, size);
   int64_t tiles = nout * nin;

@@ -11,20 +11,20 @@ static void norm(struct mt_device *device, enum mt_norm_kind kind, void *y_, flo
                  const void *x_, const float *w, const float *b, int64_t n, int64_t c, float eps)
 {
   float *y = y_;
-  const float *x = x_;
+  const float *x = x_, count = (float)mt_max(c, 1);
 #pragma omp parallel for num_threads(mt_team(device, n *c)) schedule(static)
   for (int64_t r = 0; r < n; r++) {
     const float *from = x + r * c;
     float *to = y + r * c;
     if (kind == MT_NORM_RMS) {
-      float s = 1.0f / sqrtf(mt_dot(from, from, c) / (float)c + eps);
+      float s = 1.0f / sqrtf(mt_dot(from, from, c) / count + eps);
       rstd[r] = s;
 #pragma omp simd
       for (int64_t i = 0; i < c; i++)
         to[i] = from[i] * s * w[i];
     } else {
-      float mu = mt_sum(from, c) / (float)c;
-      float s = 1.0f / sqrtf(mt_spread(from, mu, c) / (float)c + eps);
+      float mu = mt_sum(from, c) / count;
+      float s = 1.0f / sqrtf(mt_spread(from, mu, c) / count + eps);
       mean[r] = mu;
       rstd[r] = s;
 #pragma omp simd
