@@ -282,24 +282,37 @@ static void wait_passively(char **argv)
   /* It did not: then it is slower, no more. */
 }
 
+/* What the environment says of the launcher before MPI is up, which adds words of its own. */
+struct launcher {
+  int rank;
+  long size;            /* 0 = no launcher */
+  const char *variable; /* that said it */
+};
+
+static struct launcher find_launcher(void)
+{
+  /* The nearest one's word counts: mpirun may run inside a Slurm step of several tasks. */
+  static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+  struct launcher launcher = {.rank = mt_launcher_rank()};
+  for (int i = 0; i < 3 && !launcher.size; i++) {
+    launcher.variable = sizes[i];
+    launcher.size = number_from(sizes[i]);
+  }
+  return launcher;
+}
+
 /* A launcher and an MPI that do not know each other start N programs that each believe to be alone, all
  * writing the same files. */
-static enum mt_status check_alone(const struct mt_comm *comm)
+static enum mt_status check_alone(const struct mt_comm *comm, const struct launcher *launcher)
 {
-  static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
-  for (int i = 0; i < 3 && comm->size == 1; i++) {
-    long size = number_from(sizes[i]);
-    if (size > 1) {
-      SAY("the launcher started %ld processes (%s), but MPI knows of one: they do not speak the same "
-          "language; start "
-          "with the mpirun of the MPI that motley was built with, or with srun --mpi=pmix",
-          size, sizes[i]);
-      return MT_USAGE;
-    }
-    if (size == 1)
-      break; /* the nearest launcher's word counts: mpirun may run inside a Slurm step of several tasks */
-  }
-  return MT_OK;
+  if (comm->size > 1 || launcher->size <= 1)
+    return MT_OK;
+  if (launcher->rank == 0)
+    mt_error("the launcher started %ld processes (%s), but MPI knows of one: they do not speak the same "
+             "language; start "
+             "with the mpirun of the MPI that motley was built with, or with srun --mpi=pmix",
+             launcher->size, launcher->variable);
+  return MT_USAGE;
 }
 
 /* The configuration on all ranks, from rank 0's reading of it. Collective. */
@@ -342,10 +355,11 @@ static enum mt_status check_environment(const struct command *command)
 
 static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char ***argv)
 {
+  struct launcher launcher = find_launcher();
   struct mt_comm *comm;
   MT_TRY(mt_comm_new(argc, argv, &comm));
   struct mt_config config;
-  enum mt_status status = mt_agree(comm, check_alone(comm));
+  enum mt_status status = mt_agree(comm, check_alone(comm, &launcher));
   if (!status && a->command->run) {
     memset(&config, 0, sizeof config);
     status = read_config(comm, a, &config);
@@ -375,6 +389,10 @@ static enum mt_status run_alone(const struct arguments *a)
   MT_TRY(check_environment(a->command));
   if (a->command->bit == MT_CMD_INSPECT)
     return mt_checkpoint_inspect(a->argument);
+  if (a->cluster[strspn(a->cluster, "0123456789, ")] && access(a->cluster, F_OK)) {
+    mt_error("--cluster %s: no such file, expected one or the nodes' sizes (2,1,4)", a->cluster);
+    return MT_USAGE;
+  }
   struct mt_cluster *cluster;
   MT_TRY(mt_cluster_read(a->cluster, &cluster));
   print_cluster(cluster, a->json);
