@@ -79,7 +79,9 @@ static inline char *case_text(int64_t bytes, int64_t step)
   char *text = MT_NEW(MT_TAG_MISC, char, bytes + 1);
   static const char line[] = "[model]\nname = \"caf\303\251\" ; step\n";
   for (int64_t i = 0; i < bytes; i++)
-    text[i] = line[(i + step) % (int64_t)(sizeof line - 1)];
+    text[i] = line[(i + (step > 0 ? step : 0)) % (int64_t)(sizeof line - 1)];
+  if (bytes > 0 && text[bytes - 1] == '\303')
+    text[bytes - 1] = '.'; /* no half letter at the end */
   text[bytes] = '\0';
   return text;
 }

@@ -82,7 +82,7 @@ f = h5py.File(sys.argv[1], "r")
 assert f.attrs["format"] in (b"motley", "motley") and f.attrs["step"] == 10 and f.attrs["complete"] == 1
 d = f["params/model.layers.0.block_sparse_moe.experts.w1.weight"]
 assert d.shape == (3, 5, 2) and d.dtype == "float32" and d[:].size == 30 and d.attrs["crc32c"] > 0
-assert f["config/ini"].asstr()[()].startswith("[model]\n") or "[model]\n" in f["config/ini"].asstr()[()]
+assert "[model]\nname = \"caf\u00e9\"" in f["config/ini"].asstr()[()] and f["state/empty"].asstr()[()] == ""
 END
 fi
 
