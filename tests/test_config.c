@@ -1,6 +1,7 @@
 /* Configuration: sources and their precedence, refusals, what is printed reads back. ranks: 1 */
 #include "test.h"
 #include "base/config.h"
+#include "base/random.h"
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -219,13 +220,22 @@ START_TEST(test_unknown)
   setenv("MOTLEY_NODE", "2,1", 1);
   REFUSED(MIXTRAL, MT_CMD_TRAIN, NULL, "did you mean MOTLEY_NODES?");
   unsetenv("MOTLEY_NODE");
+  char *level = mt_strdup(getenv("MOTLEY_LOG"));
+  setenv("MOTLEY_LOG", "loud", 1);
+  REFUSED(MIXTRAL, MT_CMD_TRAIN, NULL,
+          "environment MOTLEY_LOG: found \"loud\", expected one of error, warn, info, debug");
+  if (level)
+    setenv("MOTLEY_LOG", level, 1);
+  else
+    unsetenv("MOTLEY_LOG");
+  mt_free(level);
   /* Names that are not options but known. */
   static const char *const known[] = {"MOTLEY_NODES",   "MOTLEY_SLOW",   "MOTLEY_FAIL",        "MOTLEY_LOG",
                                       "MOTLEY_TIMEOUT", "MOTLEY_MPIRUN", "MOTLEY_TEST_TIMEOUT"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
     struct mt_config c;
     char *before = mt_strdup(getenv(known[i]));
-    setenv(known[i], "1", 1);
+    setenv(known[i], strcmp(known[i], "MOTLEY_LOG") ? "1" : "warn", 1);
     ck_assert_int_eq(reads(write_file("run.ini", MIXTRAL), MT_CMD_TRAIN, &c, 0), MT_OK);
     mt_config_free(&c);
     if (before)
@@ -557,6 +567,45 @@ START_TEST(test_hugging_face_refused)
 }
 END_TEST
 
+/* Files with a few bytes changed are refused with one line or accepted, and what is accepted prints and reads
+ * back. */
+START_TEST(test_mutations)
+{
+  static const char alphabet[] = "\n\n=;#\"\\[]{},.:-0123456789eEx \t\r\xff";
+  const char *const seeds[] = {MIXTRAL, HF_MIXTRAL, HF_GPT2};
+  struct mt_config a, b;
+  int accepted = 0, refused = 0;
+  for (uint64_t i = 0; i < 1500; i++) {
+    const char *seed = seeds[i % 3];
+    char *text = mt_strdup(seed);
+    uint64_t changes = 1 + mt_random_bits(3, MT_STREAM_TEST, 8 * i) % 3;
+    for (uint64_t j = 1; j <= changes; j++) {
+      uint64_t bits = mt_random_bits(3, MT_STREAM_TEST, 8 * i + j);
+      text[bits % strlen(seed)] = alphabet[(bits >> 32) % (sizeof alphabet - 1)];
+    }
+    enum mt_status status = i % 3 ? reads_hf(text, NULL, NULL, &a, NULL)
+                                  : reads(write_file("bad.ini", text), MT_CMD_TRAIN, &a, 0);
+    if (status == MT_OK) {
+      accepted++;
+      char *printed = mt_config_print(&a);
+      ck_assert_int_eq(mt_config_parse("printed", printed, &b), MT_OK);
+      char *again = mt_config_print(&b);
+      ck_assert_str_eq(printed, again);
+      mt_free(printed);
+      mt_free(again);
+      mt_config_free(&a);
+      mt_config_free(&b);
+    } else {
+      refused++;
+      ck_assert_int_eq(status, MT_USAGE);
+      ck_assert_msg(said[0] && strchr(said, '\n') == said + strlen(said) - 1, "not one line: %s", said);
+    }
+    mt_free(text);
+  }
+  ck_assert(accepted > 100 && refused > 100);
+}
+END_TEST
+
 int main(void)
 {
   if (!mkdtemp(folder))
@@ -576,6 +625,7 @@ int main(void)
   tcase_add_test(tests, test_difference);
   tcase_add_test(tests, test_hugging_face);
   tcase_add_test(tests, test_hugging_face_refused);
+  tcase_add_test(tests, test_mutations);
   suite_add_tcase(suite, tests);
   int code = mt_test_run(suite);
   static const char *const names[] = {"stderr", "bad.ini", "run.ini", "again.ini", "long.ini", "config.json"};

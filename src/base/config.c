@@ -167,6 +167,11 @@ static enum mt_status unknown_environment(const char *name)
   return MT_USAGE;
 }
 
+static int is_level(const char *text)
+{
+  return !strcmp(text, "error") || !strcmp(text, "warn") || !strcmp(text, "info") || !strcmp(text, "debug");
+}
+
 static enum mt_status read_environment(struct mt_reading *reading)
 {
   for (char **variable = environ; variable && *variable; variable++) {
@@ -183,6 +188,9 @@ static enum mt_status read_environment(struct mt_reading *reading)
       status = mt_reading_set(reading, option, (struct mt_source){MT_FROM_ENVIRONMENT, 0, name},
                               equals ? equals + 1 : "");
       name = NULL;
+    } else if (!strcmp(name, "MOTLEY_LOG") && equals && !is_level(equals + 1)) {
+      mt_error("environment MOTLEY_LOG: found \"%s\", expected one of error, warn, info, debug", equals + 1);
+      status = MT_USAGE;
     } else if (!is_other(name)) {
       status = unknown_environment(name);
     }
