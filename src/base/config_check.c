@@ -150,10 +150,10 @@ static enum mt_status check_training(struct mt_reading *r)
                              (long long)c->train.micro_batch, (long long)c->train.global_batch);
   if (c->train.schedule == MT_SCHEDULE_CONSTANT || !(r->command & MT_CMD_TRAIN))
     return MT_OK;
-  long long end = c->train.decay_steps ? c->train.decay_steps : c->train.steps;
-  if (c->train.warmup > end)
-    return mt_reading_refuse(r, "train.warmup", "found %lld, expected at most train.%s (%lld)",
-                             (long long)c->train.warmup, c->train.decay_steps ? "decay_steps" : "steps", end);
+  /* a run that ends during warm-up is a short run, but a decay that ends before it begins is a mistake */
+  if (c->train.decay_steps && c->train.warmup > c->train.decay_steps)
+    return mt_reading_refuse(r, "train.warmup", "found %lld, expected at most train.decay_steps (%lld)",
+                             (long long)c->train.warmup, (long long)c->train.decay_steps);
   if (c->train.min_lr > c->train.lr)
     return mt_reading_refuse(r, "train.min_lr", "found %g, expected at most train.lr (%g)", c->train.min_lr,
                              c->train.lr);

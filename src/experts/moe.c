@@ -85,7 +85,7 @@ static void find_tensors(struct mt_moe *moe, const struct mt_params *params)
 }
 
 enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
-                          const struct mt_params *params, int64_t N, int64_t T, struct mt_moe **result)
+                          const struct mt_params *params, int64_t N, int64_t T, int training, struct mt_moe **result)
 {
   int E = (int)config->model.num_local_experts, K = (int)config->model.num_experts_per_tok;
   int slots[comm->size];
@@ -104,7 +104,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
                          .aux_coef = config->model.router_aux_loss_coef, .z_coef = config->moe.z_loss, .version = 1};
   find_tensors(moe, params);
   moe->stride = (params->expert_length + 15) & ~(int64_t)15;
-  moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length);
+  moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length, training);
   moe->fixed = mt_layout_new(comm->cluster, E, slots);
   moe->tree = mt_tree_new(comm, device, &moe->shard.part);
   moe->exchange = mt_exchange_new(comm, config->parallel.exchange);
@@ -113,7 +113,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
     device->ops->zero(device, MT_DEV_MATH, moe->slot[i], moe->nslot * moe->stride * 4);
     moe->in_slot[i][0] = -1;
   }
-  moe->slot_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
+  moe->slot_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, training ? moe->nslot * moe->stride * 4 : 0);
   moe->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_layer, moe->nmoe);
   for (int l = 0; l < moe->nmoe; l++)
     layer_new(moe, &moe->layer[l], slots, config->parallel.layout == MT_LAYOUT_RANDOM);

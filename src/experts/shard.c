@@ -8,16 +8,16 @@
 #include "kernels/ops.h"
 #include <string.h>
 
-struct mt_shard mt_shard_new(const struct mt_comm *comm, int64_t nitem, int64_t length)
+struct mt_shard mt_shard_new(const struct mt_comm *comm, int64_t nitem, int64_t length, int training)
 {
   struct mt_shard shard = {.nitem = nitem, .length = length, .part = mt_part_even(length, comm->size)};
   shard.first = shard.part.first[comm->rank];
   shard.count = mt_part_count(&shard.part, comm->rank);
   int64_t n = nitem * shard.count;
   shard.master = MT_ZNEW(MT_TAG_PARAM, float, n);
-  shard.m = MT_ZNEW(MT_TAG_OPTIMIZER, float, n);
-  shard.v = MT_ZNEW(MT_TAG_OPTIMIZER, float, n);
-  shard.grad = MT_ZNEW(MT_TAG_OPTIMIZER, float, n);
+  shard.m = MT_ZNEW(MT_TAG_OPTIMIZER, float, training ? n : 0);
+  shard.v = MT_ZNEW(MT_TAG_OPTIMIZER, float, training ? n : 0);
+  shard.grad = MT_ZNEW(MT_TAG_OPTIMIZER, float, training ? n : 0);
   return shard;
 }
 

@@ -22,7 +22,8 @@ struct mt_shard {
   int64_t first, count;         /* mine */
   float *master, *m, *v, *grad; /* [nitem][count] each, owned, host memory */
 };
-struct mt_shard mt_shard_new(const struct mt_comm *comm, int64_t nitem, int64_t length); /* zeros; Local */
+/* Zeros. training = 0: master weights only, the other arrays are empty. Local; freed by mt_shard_free. */
+struct mt_shard mt_shard_new(const struct mt_comm *comm, int64_t nitem, int64_t length, int training);
 void mt_shard_free(struct mt_shard *shard);
 
 /* The messages of one layout for vectors cut by one part: who sends which piece where. Reused for all layers that have

@@ -83,7 +83,7 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   const struct mt_arch *arch = &model->arch;
   const int64_t N = max_B * T;
   if (model->params.nmoe) {
-    enum mt_status status = mt_moe_new(comm, device, config, &model->params, N, T, &model->moe);
+    enum mt_status status = mt_moe_new(comm, device, config, &model->params, N, T, training, &model->moe);
     if (status != MT_OK) {
       mt_params_free(&model->params);
       mt_free(model->arch.block);
@@ -95,12 +95,14 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   for (int r = 0; r < comm->size; r++)
     one[r] = 1;
   model->everywhere = mt_layout_new(comm->cluster, 1, one);
-  model->shared = mt_shard_new(comm, 1, model->params.shared_length);
+  model->shared = mt_shard_new(comm, 1, model->params.shared_length, training);
   model->tree = mt_tree_new(comm, device, &model->shared.part);
   mt_tree_plan(model->tree, model->everywhere);
   model->weight = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
-  model->grad = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
-  device->ops->zero(device, MT_DEV_MATH, model->grad, model->params.shared_length * 4);
+  if (training) {
+    model->grad = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
+    device->ops->zero(device, MT_DEV_MATH, model->grad, model->params.shared_length * 4);
+  }
 
   const int64_t C = arch->C, QKV = (arch->H + 2 * arch->KV) * arch->D, wide = arch->F * (arch->gated ? 2 : 1);
   model->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_layer_state, arch->L);

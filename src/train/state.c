@@ -154,6 +154,8 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
     status = MT_USAGE;
   } else if ((difference = mt_config_difference(&stored, config)))
     mt_warn("%s was made with other settings, the new ones hold from here: %s", path, difference);
+  *same = !difference && !strcmp(stored.parallel.slots, config->parallel.slots) &&
+          stored.parallel.layout == config->parallel.layout;
   mt_free(difference);
   mt_config_free(&stored);
   if (status != MT_OK)
@@ -170,16 +172,17 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
     mt_error("%s: /state/progress lacks \"sequence\" or \"updates\"", path);
     return MT_CORRUPT;
   }
-  *same = 0;
+  int match = 0;
   text = mt_checkpoint_text(file, "/state/cluster");
   struct mt_cluster *cluster;
   if (text && mt_json_parse("/state/cluster", text, &json) == MT_OK) {
     if (mt_cluster_from_json("/state/cluster", json, &cluster) == MT_OK) {
-      *same = mt_cluster_same(cluster, comm->cluster);
+      match = mt_cluster_same(cluster, comm->cluster);
       mt_cluster_free(cluster);
     }
     mt_json_free(json);
   }
+  *same = *same && match;
   return MT_OK;
 }
 

@@ -19,7 +19,8 @@ char *mt_state_dir(const struct mt_config *config);
 enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
                              const struct mt_progress *progress, int64_t *bytes, double *seconds);
 /* The checkpoint that checkpoint.resume names (*path NULL: none; the caller frees), and its state: `stored` gets its
- * configuration, which must describe the same model (MT_USAGE if not). *same = 1 if ranks and places match. Collective. */
+ * configuration, which must describe the same model (MT_USAGE if not). *same = 1 if ranks, places, slots and
+ * settings match, so that training goes on bit for bit. Collective. */
 enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, char **path, struct mt_progress *progress,
                              int *same);
 /* Fills master weights (and moments, if training) from a file; the caller publishes. Collective. */

@@ -82,7 +82,7 @@ static void say_start(const struct run *run)
   if (session->checkpoint)
     mt_info("resuming %s after step %lld (%s)", session->checkpoint, (long long)session->progress.step,
             session->same ? "the same ranks and places: goes on bit for bit"
-                          : "other ranks or places: goes on up to rounding");
+                          : "other ranks, places or settings: goes on up to rounding");
   else
     mt_info("starting from initial weights, seed %lld", (long long)run->config->train.seed);
 }
