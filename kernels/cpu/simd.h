@@ -111,23 +111,30 @@ MT_SUM(mt_dot3_shift, (const float *a, const float *b, const float *c, float m, 
        a[i] * b[i] * (c[i] - m))
 #undef MT_V
 
+static inline mt_vf mt_larger(mt_vf m, mt_vf v)
+{
+  mt_vi larger = v > m;
+  return (mt_vf)(((mt_vi)v & larger) | ((mt_vi)m & ~larger));
+}
+
 /* The largest of a; -infinity where n = 0. NaN is passed over: the sum that follows shows it. */
 static inline float mt_largest(const float *a, int64_t n)
 {
-  float top = -INFINITY;
+  mt_vf m0 = (mt_vf){0} - INFINITY, m1 = m0, m2 = m0, m3 = m0;
   int64_t i = 0;
-  if (n >= MT_W) {
-    mt_vf m = MT_LOAD(a);
-    for (i = MT_W; i + MT_W <= n; i += MT_W) {
-      mt_vf v = MT_LOAD(a + i);
-      mt_vi larger = v > m;
-      m = (mt_vf)(((mt_vi)v & larger) | ((mt_vi)m & ~larger));
-    }
-    float lane[MT_W];
-    memcpy(lane, &m, sizeof m);
-    for (int k = 0; k < MT_W; k++)
-      top = lane[k] > top ? lane[k] : top;
+  for (; i + 4 * MT_W <= n; i += 4 * MT_W) {
+    m0 = mt_larger(m0, MT_LOAD(a + i));
+    m1 = mt_larger(m1, MT_LOAD(a + i + MT_W));
+    m2 = mt_larger(m2, MT_LOAD(a + i + 2 * MT_W));
+    m3 = mt_larger(m3, MT_LOAD(a + i + 3 * MT_W));
   }
+  for (; i + MT_W <= n; i += MT_W)
+    m0 = mt_larger(m0, MT_LOAD(a + i));
+  m0 = mt_larger(mt_larger(m0, m1), mt_larger(m2, m3));
+  float lane[MT_W], top = -INFINITY;
+  memcpy(lane, &m0, sizeof m0);
+  for (int k = 0; k < MT_W; k++)
+    top = lane[k] > top ? lane[k] : top;
   for (; i < n; i++)
     top = a[i] > top ? a[i] : top;
   return top;
