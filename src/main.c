@@ -332,7 +332,7 @@ static enum mt_status read_config(struct mt_comm *comm, const struct arguments *
     status = mt_agree(comm, status);
   /* Generated text is alone on stdout. */
   if (!status && comm->rank == 0 && a->command->bit != MT_CMD_GENERATE) {
-    printf("%s %s, %d ranks on %d nodes, effective configuration:\n", PACKAGE_STRING, a->command->name,
+    printf("%s %s, ranks: %d, nodes: %d, effective configuration:\n", PACKAGE_STRING, a->command->name,
            comm->size, comm->nnode);
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
       if (*line != '\n')
