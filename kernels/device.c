@@ -1,13 +1,10 @@
 /* Opening devices, and the memory of those that live in the host's; see device.h and device_host.h. */
 #include "device.h"
+#include "cpu/cpu.h"
 #include "device_host.h"
 #include "ops.h"
 #include "base/log.h"
 #include <string.h>
-#if __has_include("cpu/cpu.h")
-#include "cpu/cpu.h"
-#define HAVE_CPU 1
-#endif
 
 static void *host_alloc(struct mt_device *device, enum mt_tag tag, enum mt_space space, int64_t bytes)
 {
@@ -87,10 +84,8 @@ enum mt_status mt_device_open(const char *name, int threads, struct mt_device **
     *device = mt_device_host_new("ref", &mt_kernels_ref, threads);
     return MT_OK;
   }
-#ifdef HAVE_CPU
   if (!strcmp(name, "cpu"))
-    return mt_device_cpu_open(threads, device);
-#endif
+    return mt_device_cpu_open(threads < 1 ? 1 : threads, device);
   mt_error("device \"%s\" is not known: expected cpu or ref", name);
   return MT_USAGE;
 }

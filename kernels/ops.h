@@ -50,7 +50,7 @@ struct mt_kernels {
   /* dw_g[out,in] += dy^T x ; db_g[out] += column sums of dy (db NULL: none); strides as for the weights, in f32 elements */
   void (*linear_dw)(struct mt_device *, const struct mt_linear *, float *dw, float *db, const void *dy, const void *x);
 
-  /* ---- norms over rows of c ---- */
+  /* ---- norms over rows of c >= 1 ---- */
   /* y = x * rstd * w (RMS; mean and b unused, may be NULL), or (x - mean) * rstd * w + b (LAYER). Stores mean[n] and
    * rstd[n] = 1 / sqrt(mean of (x - mean)^2 + eps), for RMS of x^2. */
   void (*norm)(struct mt_device *, enum mt_norm_kind, void *y, float *mean, float *rstd, const void *x, const float *w,

@@ -4,29 +4,8 @@
  * The idea: be evidently right, not fast. A value is read with get, whatever its type, computed in double and
  * rounded once with put. The trap: a backend starts from a copy of this table, so nothing here may depend on
  * ctype being f32 or on the workspace holding anything. */
-#include "bf16.h"
-#include "ops.h"
+#include "ref.h"
 #include <math.h>
-#include <string.h>
-
-static inline double get(enum mt_dtype type, const void *base, int64_t index)
-{
-  return type == MT_F32 ? ((const float *)base)[index] : mt_bf16_to_f32(((const uint16_t *)base)[index]);
-}
-
-static inline void put(enum mt_dtype type, void *base, int64_t index, double value)
-{
-  if (type == MT_F32)
-    ((float *)base)[index] = (float)value;
-  else
-    ((uint16_t *)base)[index] = mt_bf16_from_f32((float)value);
-}
-
-/* put that adds what is there when `add` is 1; with add = 0 the old value is never read, it may be a NaN. */
-static inline void put_add(enum mt_dtype type, void *base, int64_t index, double value, int add)
-{
-  put(type, base, index, add ? get(type, base, index) + value : value);
-}
 
 /* ---- linear layers ---- */
 
@@ -183,141 +162,6 @@ static void rope(struct mt_device *device, void *x, int64_t n, int64_t stride, i
         put(type, x, low, a * c - b * s);
         put(type, x, high, b * c + a * s);
       }
-}
-
-/* ---- attention ---- */
-
-static int sees(const struct mt_attention *a, int64_t b, int64_t i, int64_t j)
-{
-  if (a->causal && j > i)
-    return 0;
-  if (a->window > 0 && j <= i - a->window)
-    return 0;
-  if (a->segment) {
-    int32_t mine = a->segment[b * a->T + i];
-    return mine >= 0 && mine == a->segment[b * a->T + j];
-  }
-  return 1;
-}
-
-/* Where query head h, key head k and value head k of position t of sequence b begin in qkv. */
-static int64_t q_at(const struct mt_attention *a, int64_t b, int64_t t, int64_t h)
-{
-  return ((b * a->T + t) * (a->H + 2 * a->KV) + h) * a->D;
-}
-
-static int64_t k_at(const struct mt_attention *a, int64_t b, int64_t t, int64_t k)
-{
-  return q_at(a, b, t, a->H + k);
-}
-
-static int64_t v_at(const struct mt_attention *a, int64_t b, int64_t t, int64_t k)
-{
-  return q_at(a, b, t, a->H + a->KV + k);
-}
-
-/* p[T] and two sums [T, D] */
-static int64_t attention_work(const struct mt_device *device, const struct mt_attention *a)
-{
-  (void)device;
-  return a->T * (1 + 2 * a->D) * (int64_t)sizeof(double);
-}
-
-/* Row i of the attention matrix of (b, h) into p[T], zero where nothing is seen; returns the row's lse, 0 if
- * it is empty. */
-static double attention_row(const struct mt_device *device, const struct mt_attention *a, const void *qkv,
-                            int64_t b, int64_t h, int64_t i, double *p)
-{
-  int64_t q = q_at(a, b, i, h), kv = h / (a->H / a->KV);
-  double largest = -INFINITY, sum = 0;
-  for (int64_t j = 0; j < a->T; j++) {
-    p[j] = -INFINITY;
-    if (!sees(a, b, i, j))
-      continue;
-    double score = 0;
-    for (int64_t d = 0; d < a->D; d++)
-      score += get(device->ctype, qkv, q + d) * get(device->ctype, qkv, k_at(a, b, j, kv) + d);
-    p[j] = score * a->scale;
-    largest = fmax(largest, p[j]);
-  }
-  if (largest == -INFINITY) {
-    memset(p, 0, (size_t)a->T * sizeof *p);
-    return 0;
-  }
-  for (int64_t j = 0; j < a->T; j++)
-    sum += exp(p[j] - largest);
-  for (int64_t j = 0; j < a->T; j++)
-    p[j] = exp(p[j] - largest) / sum;
-  return largest + log(sum);
-}
-
-static void attention(struct mt_device *device, const struct mt_attention *a, void *out, float *lse,
-                      const void *qkv)
-{
-  enum mt_dtype type = device->ctype;
-  double *p = device->work;
-  for (int64_t b = 0; b < a->B; b++)
-    for (int64_t h = 0; h < a->H; h++)
-      for (int64_t i = 0; i < a->T; i++) {
-        lse[(b * a->H + h) * a->T + i] = (float)attention_row(device, a, qkv, b, h, i, p);
-        for (int64_t d = 0; d < a->D; d++) {
-          double sum = 0;
-          for (int64_t j = 0; j < a->T; j++)
-            if (sees(a, b, i, j))
-              sum += p[j] * get(type, qkv, v_at(a, b, j, h / (a->H / a->KV)) + d);
-          put(type, out, ((b * a->T + i) * a->H + h) * a->D + d, sum);
-        }
-      }
-}
-
-/* The attention matrix is computed again from qkv, so out and lse are not needed here; other backends use
- * them. */
-static void attention_back(struct mt_device *device, const struct mt_attention *a, void *dqkv,
-                           const void *dout, const void *qkv, const void *out, const float *lse)
-{
-  (void)out, (void)lse;
-  enum mt_dtype type = device->ctype;
-  int64_t T = a->T, D = a->D, group = a->KV ? a->H / a->KV : 0;
-  double *p = device->work, *dk = p + T, *dv = dk + T * D;
-  for (int64_t b = 0; b < a->B; b++)
-    for (int64_t kv = 0; kv < a->KV; kv++) {
-      memset(dk, 0, (size_t)(2 * T * D) * sizeof *dk);
-      for (int64_t h = kv * group; h < (kv + 1) * group; h++)
-        for (int64_t i = 0; i < T; i++) {
-          int64_t q = q_at(a, b, i, h), o = ((b * T + i) * a->H + h) * D;
-          attention_row(device, a, qkv, b, h, i, p);
-          double delta = 0; /* sum over j of p dp */
-          for (int64_t j = 0; j < T; j++)
-            if (sees(a, b, i, j))
-              for (int64_t d = 0; d < D; d++)
-                delta += p[j] * get(type, dout, o + d) * get(type, qkv, v_at(a, b, j, kv) + d);
-          for (int64_t j = 0; j < T; j++) { /* p becomes the gradient of the unscaled score */
-            if (!sees(a, b, i, j))
-              continue;
-            double dp = 0;
-            for (int64_t d = 0; d < D; d++) {
-              double g = get(type, dout, o + d);
-              dp += g * get(type, qkv, v_at(a, b, j, kv) + d);
-              dv[j * D + d] += p[j] * g;
-            }
-            p[j] *= (dp - delta) * a->scale;
-            for (int64_t d = 0; d < D; d++)
-              dk[j * D + d] += p[j] * get(type, qkv, q + d);
-          }
-          for (int64_t d = 0; d < D; d++) {
-            double dq = 0;
-            for (int64_t j = 0; j < T; j++)
-              if (sees(a, b, i, j))
-                dq += p[j] * get(type, qkv, k_at(a, b, j, kv) + d);
-            put(type, dqkv, q + d, dq);
-          }
-        }
-      for (int64_t j = 0; j < T; j++)
-        for (int64_t d = 0; d < D; d++) {
-          put(type, dqkv, k_at(a, b, j, kv) + d, dk[j * D + d]);
-          put(type, dqkv, v_at(a, b, j, kv) + d, dv[j * D + d]);
-        }
-    }
 }
 
 /* ---- activations ---- */
@@ -601,9 +445,9 @@ const struct mt_kernels mt_kernels_ref = {
     .embed = embed,
     .embed_back = embed_back,
     .rope = rope,
-    .attention_work = attention_work,
-    .attention = attention,
-    .attention_back = attention_back,
+    .attention_work = mt_ref_attention_work,
+    .attention = mt_ref_attention,
+    .attention_back = mt_ref_attention_back,
     .swiglu = swiglu,
     .swiglu_back = swiglu_back,
     .gelu = gelu,

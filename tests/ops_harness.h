@@ -28,6 +28,7 @@ struct ops_buffer {
   const char *name;
   enum ops_type type;
   enum ops_role role;
+  int ctype; /* 1: it was declared OPS_CTYPE */
   int host;  /* 1: a host array for the kernel */
   int64_t n; /* elements; -1: the kernel gets NULL */
   int of;    /* -1, or: of an input, the SAVED buffer whose gradient it is; of an output, the input's */
@@ -44,7 +45,8 @@ struct ops_case {
   int index;           /* of the case */
   char label[128];     /* the shape, for messages */
   enum mt_dtype ctype; /* the type of OPS_CTYPE buffers */
-  int rough; /* 1: the function has no slope that differences could find here (ties, values of +-80) */
+  int rough;    /* 1: the function has no slope that differences could find here (ties, values of +-80) */
+  double slack; /* the bound is (1 + slack) times the op's, for a reason given where it is set */
   int nbuffer;
   struct ops_buffer buffer[OPS_MAX_BUFFER];
   const void *shape; /* the op's own, static */
@@ -100,10 +102,12 @@ static inline void *ops_at(const struct ops_case *c, int id)
 uint64_t ops_bits(void);
 double ops_uniform(void); /* [0, 1) */
 
-/* All cases of an op on ref (finite differences, guards, properties), or on a backend against ref. A failure
- * ends the Check test with op, backend, shape and worst element. ops_on_backend returns 0 if the backend is
- * not there. */
+/* All cases of an op on ref (finite differences, guards, properties), on ref with ctype bf16 against itself
+ * with f32 (the oracle of backends that compute in bf16), or on a backend against ref. A failure ends the
+ * Check test with op, backend, shape and worst element. ops_on_backend returns 0 if the backend is not there.
+ */
 void ops_on_ref(const struct ops_test *);
+void ops_on_ref_bf16(const struct ops_test *);
 int ops_on_backend(const struct ops_test *, const struct ops_backend *);
 
 #endif

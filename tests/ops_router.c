@@ -115,7 +115,8 @@ static int topk_make(struct ops_case *c, int index, int back)
   ops_add(c, T_EXPERT, "expert", OPS_I32, out, s->n * s->K);
   ops_add(c, T_WEIGHT, "weight", OPS_F32, out, s->n * s->K);
   if (back) {
-    ops_add_of(c, T_DLOGITS, "dlogits", OPS_F32, OPS_OUT, s->n * s->E, T_LOGITS)->floor = 1e-2;
+    ops_add_of(c, T_DLOGITS, "dlogits", OPS_F32, OPS_OUT, s->n * s->E, T_LOGITS)->floor =
+        s->E == 1 ? 1 : 0.05;
     ops_add_of(c, T_DWEIGHT, "dweight", OPS_F32, OPS_IN, s->n * s->K, T_WEIGHT);
     ops_add(c, T_AUX, "aux", OPS_F32, OPS_IN, (s->n + s->T - 1) / s->T * s->E);
   }

@@ -7,7 +7,7 @@
 static const struct norm_shape {
   int64_t n, c;
 } norm_shapes[] = {{0, 7},   {1, 1},    {3, 1},     {2, 2},    {3, 7},   {7, 17},   {17, 33}, {5, 63},
-                   {33, 65}, {65, 127}, {130, 130}, {63, 257}, {257, 3}, {2, 1031}, {4, 16},  {3, 0}};
+                   {33, 65}, {65, 127}, {130, 130}, {63, 257}, {257, 3}, {2, 1031}, {4, 16}};
 enum { NNORM = sizeof norm_shapes / sizeof *norm_shapes };
 enum { N_X, N_W, N_B, N_Y, N_MEAN, N_RSTD, N_DX, N_DW, N_DB, N_DY };
 static const float EPS = 1e-5f;

@@ -46,6 +46,12 @@ START_TEST(test_ref)
 }
 END_TEST
 
+START_TEST(test_ref_bf16)
+{
+  ops_on_ref_bf16(tests[_i]);
+}
+END_TEST
+
 START_TEST(test_backend)
 {
   const struct ops_backend *backend = &backends[_i / NTEST];
@@ -155,6 +161,7 @@ int main(void)
   tcase_add_test(ref, test_known_values);
   tcase_add_test(ref, test_nan_routing);
   tcase_add_loop_test(ref, test_ref, 0, NTEST);
+  tcase_add_loop_test(ref, test_ref_bf16, 0, NTEST);
   tcase_add_loop_test(others, test_backend, 0, NTEST * NBACKEND);
   suite_add_tcase(suite, devices);
   suite_add_tcase(suite, ref);
