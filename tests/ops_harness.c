@@ -515,7 +515,7 @@ void ops_on_ref_bf16(const struct ops_test *test)
     call(test, &h, half, 0);
     for (int i = 0; i < c.nbuffer; i++) {
       const struct ops_buffer *b = &c.buffer[i];
-      if (!is_output(b))
+      if (!is_output(b) || (!b->ctype && !memcmp(b->result, h.buffer[i].result, (size_t)(b->n * size_of(b)))))
         continue;
       double *want = values(b, b->result, b->result),
              *got = values(&h.buffer[i], h.buffer[i].result, h.buffer[i].result);
