@@ -42,7 +42,6 @@ on_hosts() { sh "$cluster" mpirun n1:2,n2:1,n3:4 -np 7 "$@"; }
 echo "== exchange"
 on_hosts "$builddir/tests/emulated_exchange" $rate || fail "exchange: exit code $?"
 
-"$builddir/motley" --help | grep -q train || exit 0
 echo "== training"
 i=0
 while [ $i -lt 400 ]; do
@@ -80,6 +79,8 @@ for exchange in pairwise hierarchical; do
   for key in loss aux_loss grad_norm batch_hash; do
     sed -n '/"event": *"step"/s/.*"'$key'": *\([^,}]*\).*/'$key' \1/p' "$dir/$exchange/log.jsonl"
   done >"$dir/$exchange.values"
+  grep '"event": *"start"' "$dir/$exchange/log.jsonl" | grep -q "\"exchange\": *\"$exchange\"" ||
+    fail "$exchange: the log names another exchange: $(head -n 1 "$dir/$exchange/log.jsonl")"
   [ "$(wc -l <"$dir/$exchange.steps")" = 6 ] || fail "$exchange: not 6 steps in the log: $(cat "$dir/$exchange/log.jsonl")"
   [ "$(wc -l <"$dir/$exchange.values")" = 24 ] || fail "$exchange: values are missing: $(cat "$dir/$exchange.values")"
 done
