@@ -408,7 +408,7 @@ START_TEST(test_shard)
   for (int64_t length = 0; length < 20; length++) {
     struct bench b;
     open_bench(&b, comm, 0, length);
-    struct mt_shard shard = mt_shard_new(b.comm, 3, length);
+    struct mt_shard shard = mt_shard_new(b.comm, 3, length, 1);
     int64_t wrong = shard.nitem != 3 || shard.length != length ||
                     shard.first != length * b.comm->rank / b.comm->size ||
                     shard.count != length * (b.comm->rank + 1) / b.comm->size - shard.first;
@@ -417,6 +417,14 @@ START_TEST(test_shard)
     agree(&b, wrong, "a new shard", (int)length);
     mt_shard_free(&shard);
     ck_assert_ptr_null(shard.master);
+    int64_t optimizer = mt_memory_tag(MT_TAG_OPTIMIZER);
+    shard = mt_shard_new(b.comm, 3, length, 0); /* master weights only */
+    ck_assert_int_eq(mt_memory_tag(MT_TAG_OPTIMIZER), optimizer);
+    wrong = 0;
+    for (int64_t i = 0; i < 3 * shard.count; i++)
+      wrong += shard.master[i] != 0;
+    agree(&b, wrong, "a new shard without moments", (int)length);
+    mt_shard_free(&shard);
     close_bench(&b);
   }
   mt_comm_free(comm);
