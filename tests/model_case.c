@@ -1,7 +1,6 @@
 /* See model_case.h. */
 #include "model_case.h"
 #include "base/crc32c.h"
-#include "train/optimizer.h"
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -81,7 +80,7 @@ struct model_case *model_case_open(const char *name, const char *nodes, const ch
   ck_assert_int_eq(mt_device_open(device, threads, &c->device), MT_OK);
   ck_assert_int_eq(mt_model_new(c->comm, c->device, &c->config, mt_step_max_B(&c->config, c->comm), c->T, 1, &c->model), MT_OK);
   ck_assert_int_eq(vectors_count(c->vectors, "params"), c->model->params.n);
-  mt_optimizer_pieces(c->model, load_piece, c);
+  mt_model_pieces(c->model, load_piece, c);
   mt_model_publish(c->model);
   c->step = mt_step_new(c->comm, c->model, &c->config, (struct mt_source){read_token, c});
   if (!update)
@@ -127,7 +126,7 @@ double model_case_gradient_error(struct model_case *c, const char *scope, const 
 {
   const int n = c->model->params.n;
   struct errors errors = {c, scope, MT_ZNEW(MT_TAG_MISC, double, n), MT_ZNEW(MT_TAG_MISC, double, n)};
-  mt_optimizer_pieces(c->model, gradient_piece, &errors);
+  mt_model_pieces(c->model, gradient_piece, &errors);
   mt_sum(c->comm, errors.error, n);
   mt_sum(c->comm, errors.norm, n);
   double most = 0;
@@ -156,7 +155,7 @@ uint32_t model_case_hash(struct model_case *c, int weights)
   struct mt_shard *shard[2] = {&c->model->shared, c->model->moe ? &c->model->moe->shard : NULL};
   uint32_t mine = 0, all[c->comm->size];
   for (int i = 0; i < 2 && shard[i]; i++)
-    mine = mt_crc32c(mine, weights ? shard[i]->master : shard[i]->grad, shard[i]->nitem * shard[i]->count * 4);
+    mine = mt_crc32c(mine, weights ? shard[i]->master : shard[i]->grad, shard[i]->total * 4);
   mt_allgather(c->comm, &mine, all, sizeof mine);
   return mt_crc32c(0, all, (int64_t)sizeof all);
 }

@@ -86,6 +86,41 @@ START_TEST(test_layouts)
 }
 END_TEST
 
+START_TEST(test_sharding)
+{
+  const char *name = model_case_names[_i];
+  for (int owner = 0; owner < 2; owner++) {
+    const char *sharding = owner ? "parallel.sharding=owner" : "parallel.sharding=node";
+    check_case(name, ragged(), "cpu", 1, "sequence", 2, (const char *[]){sharding, "train.micro_batch=1"});
+    check_case(name, NULL, "cpu", 1, "sequence", 2, (const char *[]){sharding, "train.micro_batch=2"});
+    check_case(name, ragged(), "cpu", 1, "sequence", 2, (const char *[]){sharding, "parallel.slots=5"});
+    check_case(name, ragged(), "cpu", 1, "sequence", 3, (const char *[]){sharding, "parallel.slots=5", "parallel.layout=random"});
+  }
+}
+END_TEST
+
+/* Rows rounded to bf16 on every way, one's own included: loose against the oracle, the same bits whatever carries them. */
+START_TEST(test_wire)
+{
+  const char *name = model_case_names[_i];
+  uint32_t hash[2];
+  for (int i = 0; i < 2; i++) {
+    struct model_case *c =
+        model_case_open(name, ragged(), "cpu", 1, 0, 0, 2,
+                        (const char *[]){"parallel.wire=bf16", i ? "parallel.exchange=hierarchical" : "parallel.exchange=pairwise"});
+    const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
+    const char *worst;
+    double want = vectors_scalar(c->vectors, "sequence/loss"), error = model_case_gradient_error(c, "sequence", &worst);
+    ck_assert_msg(fabs(result->loss - want) <= 2e-2 * want, "%s: loss %.7g, expected %.7g", name, result->loss, want);
+    ck_assert_msg(error <= 2e-2, "%s: gradient of %s is off by %.3g", name, worst, error);
+    ck_assert_msg(error > 1e-5, "%s: nothing was rounded (error %.3g)", name, error);
+    hash[i] = model_case_hash(c, 0);
+    model_case_close(c);
+  }
+  ck_assert_uint_eq(hash[0], hash[1]);
+}
+END_TEST
+
 START_TEST(test_same_bits)
 {
   const char *name = model_case_names[_i];
@@ -166,6 +201,8 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tests, test_vectors, 0, 4);
   tcase_add_loop_test(tests, test_cuts, 0, 4);
   tcase_add_loop_test(tests, test_layouts, 0, 4);
+  tcase_add_loop_test(tests, test_sharding, 0, 4);
+  tcase_add_loop_test(tests, test_wire, 0, 4);
   tcase_add_loop_test(tests, test_same_bits, 0, 4);
   tcase_add_test(tests, test_logits);
   tcase_add_loop_test(tests, test_curve, 0, 2);

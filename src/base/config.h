@@ -15,7 +15,8 @@ enum mt_aux_scope { MT_AUX_SEQUENCE, MT_AUX_MICRO_BATCH };
 enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32 };
 enum mt_schedule_kind { MT_SCHEDULE_CONSTANT, MT_SCHEDULE_LINEAR, MT_SCHEDULE_COSINE };
 enum mt_nonfinite { MT_NONFINITE_SKIP, MT_NONFINITE_ABORT };
-enum mt_sharding { MT_SHARDING_FULL };
+enum mt_sharding { MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER };
+enum mt_wire { MT_WIRE_F32, MT_WIRE_BF16 };
 enum mt_exchange_kind { MT_EXCHANGE_AUTO, MT_EXCHANGE_PAIRWISE, MT_EXCHANGE_HIERARCHICAL };
 enum mt_layout_policy {
   MT_LAYOUT_STATIC,
@@ -82,6 +83,7 @@ struct mt_config {
   } train;
   struct {
     enum mt_sharding sharding;
+    enum mt_wire wire; /* type of rows between ranks; gradients of parameters always travel in f32 */
     char *slots; /* "" = by the layout policy, "n" or "n0,n1,..." one per rank */
     enum mt_layout_policy layout;
     enum mt_exchange_kind exchange;

@@ -115,7 +115,8 @@ const struct mt_option mt_options[] = {
           .help = "steps between validations; 0 = never")
   CHOICE(train, nonfinite, "skip|abort", COURSE, .fallback = "skip", .help = "what to do with a step that has NaN or Inf")
 
-  CHOICE(parallel, sharding, "full", .fallback = "full", .help = "ranks over which an expert's master weights are cut")
+  CHOICE(parallel, sharding, "full|node|owner", .need = MT_NEED_EXPERTS, .fallback = "full", .help = "ranks over which an expert's master weights are cut")
+  CHOICE(parallel, wire, "f32|bf16", .need = MT_NEED_EXPERTS, .fallback = "f32", .help = "type of token rows between ranks")
   {.section = "parallel", .key = "slots", .type = MT_OPTION_COUNTS, .offset = AT(parallel.slots), .high = 1 << 16,
    .need = MT_NEED_EXPERTS, .fallback = "", .derived = "by the layout",
    .help = "experts a rank holds at a time: one number, or one for each rank"},

@@ -27,6 +27,11 @@ static void rows_reserve(struct mt_moe *moe, struct mt_rows *rows, enum mt_space
   rows->data = device_new(moe, MT_TAG_ROW, space, rows->bytes);
 }
 
+static int64_t row_bytes(const struct mt_moe *moe)
+{
+  return moe->C * mt_dtype_size(moe->wire);
+}
+
 static void layer_new(struct mt_moe *moe, struct mt_moe_layer *layer, const int *slots, int changing)
 {
   int64_t N = moe->N, E = moe->E, K = moe->K, R = N * K;
@@ -42,7 +47,7 @@ static void layer_new(struct mt_moe *moe, struct mt_moe_layer *layer, const int 
   layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
   layer->dispatch = mt_dispatch_new(moe->comm, moe->nslot);
   layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
-  layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * moe->C * 4);
+  layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * row_bytes(moe));
 }
 
 static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
@@ -62,6 +67,25 @@ static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
   device_free(moe, MT_DEVICE, layer->scatter.data);
   device_free(moe, MT_DEVICE, layer->x.data);
   device_free(moe, MT_DEVICE, layer->pre.data);
+}
+
+/* 1 if this rank's slots of a layer are, one behind the other, experts that are whole on it, and no other slot of the layout
+ * holds one of them: then nothing needs to be rebuilt or summed (one rank; owner sharding under its own layout). */
+static int shards_are_slots(const struct mt_moe *moe)
+{
+  const struct mt_layout *layout = moe->fixed;
+  int first = layout->slot_first[moe->comm->rank];
+  for (int j = 0; j < moe->nslot; j++) {
+    int e = layout->slot_expert[first + j];
+    int64_t from;
+    if (mt_shard_piece(&moe->shard, e, &from) != moe->shard.length)
+      return 0;
+    if (mt_shard_at(&moe->shard, e) != mt_shard_at(&moe->shard, layout->slot_expert[first]) + j * moe->stride)
+      return 0;
+    if (layout->expert_first[(e + 1) * layout->nnode] - layout->expert_first[e * layout->nnode] != 1)
+      return 0;
+  }
+  return moe->nslot > 0;
 }
 
 /* Where an expert's tensors lie: rows of MoE layer 0 in the order in which the family added them. */
@@ -103,17 +127,19 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
                          .balanced = config->moe.force_balance, .scope = config->moe.aux_scope,
                          .aux_coef = config->model.router_aux_loss_coef, .z_coef = config->moe.z_loss, .version = 1};
   find_tensors(moe, params);
-  moe->stride = (params->expert_length + 15) & ~(int64_t)15;
-  moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length, training);
+  moe->stride = params->expert_length;
   moe->fixed = mt_layout_new(comm->cluster, E, slots);
-  moe->tree = mt_tree_new(comm, device, &moe->shard.part);
+  moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length,
+                            mt_cut_experts(comm, config->parallel.sharding, params->expert_length, moe->fixed), training);
+  moe->tree = mt_tree_new(comm, device, &moe->shard.cut);
+  moe->in_place = config->parallel.layout == MT_LAYOUT_STATIC && shards_are_slots(moe);
+  moe->wire = config->parallel.wire == MT_WIRE_BF16 ? MT_BF16 : MT_F32;
   moe->exchange = mt_exchange_new(comm, config->parallel.exchange);
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < 2 && !moe->in_place; i++)
     moe->slot[i] = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
-    device->ops->zero(device, MT_DEV_MATH, moe->slot[i], moe->nslot * moe->stride * 4);
-    moe->in_slot[i][0] = -1;
-  }
-  moe->slot_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, training ? moe->nslot * moe->stride * 4 : 0);
+  moe->in_slot[0][0] = moe->in_slot[1][0] = -1;
+  if (training && !moe->in_place)
+    moe->slot_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
   moe->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_layer, moe->nmoe);
   for (int l = 0; l < moe->nmoe; l++)
     layer_new(moe, &moe->layer[l], slots, config->parallel.layout == MT_LAYOUT_RANDOM);
@@ -134,8 +160,8 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   moe->first = device_new(moe, MT_TAG_PLAN, MT_DEVICE, (N + 1) * 4);
   device->ops->copy(device, MT_DEV_MATH, moe->first, moe->host_first, (N + 1) * 4);
   moe->send_token = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
-  moe->send = device_new(moe, MT_TAG_ROW, MT_WIRE, R * moe->C * 4);
-  moe->dsend = device_new(moe, MT_TAG_ROW, MT_WIRE, R * moe->C * 4);
+  moe->send = device_new(moe, MT_TAG_ROW, MT_WIRE, R * row_bytes(moe));
+  moe->dsend = device_new(moe, MT_TAG_ROW, MT_WIRE, R * row_bytes(moe));
   *result = moe;
   return MT_OK;
 }
@@ -250,11 +276,11 @@ void mt_moe_counts(struct mt_moe *moe, int l)
   rows_reserve(moe, &layer->scatter, MT_DEVICE, Q * 4);
   rows_reserve(moe, &layer->x, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
   rows_reserve(moe, &layer->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
-  rows_reserve(moe, &moe->arrive, MT_WIRE, Q * C * 4);
+  rows_reserve(moe, &moe->arrive, MT_WIRE, Q * row_bytes(moe));
   rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->h, MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->dpre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
-  mt_exchange_reserve(moe->exchange, &dispatch->pattern, C * 4);
+  mt_exchange_reserve(moe->exchange, &dispatch->pattern, row_bytes(moe));
   device->ops->copy(device, MT_DEV_MATH, layer->place, dispatch->place, dispatch->sent * 4);
   device->ops->copy(device, MT_DEV_MATH, layer->gather.data, dispatch->gather, Q * 4);
   device->ops->copy(device, MT_DEV_MATH, layer->scatter.data, dispatch->scatter, Q * 4);
@@ -279,10 +305,28 @@ void mt_moe_end_forward(struct mt_moe *moe)
       moe->layer[l].aux[e] = (float)(moe->aux_coef * moe->E * moe->pool_picks[e] / tokens / (moe->step_tokens * moe->nmoe));
 }
 
-/* The pool keeps two layers' weights; a layer that it still holds (the last one when backward begins) is not fetched. */
-static float *slot_weights(struct mt_moe *moe, int l)
+/* This rank's pieces of layer l in one of the shard's arrays. */
+static float *pieces_of(const struct mt_moe *moe, float *array, int l)
 {
-  return moe->slot[l % 2];
+  return array + mt_shard_at(&moe->shard, (int64_t)l * moe->E);
+}
+
+/* The same, from the first slot's expert on. */
+static float *slots_in_place(const struct mt_moe *moe, float *array, int l)
+{
+  int e = moe->fixed->slot_expert[moe->fixed->slot_first[moe->comm->rank]];
+  return array + mt_shard_at(&moe->shard, (int64_t)l * moe->E + e);
+}
+
+/* The pool keeps two layers' weights; a layer that it still holds (the last one when backward begins) is not fetched. */
+static float *slot_weights(const struct mt_moe *moe, int l)
+{
+  return moe->in_place ? slots_in_place(moe, moe->shard.master, l) : moe->slot[l % 2];
+}
+
+static float *slot_gradients(const struct mt_moe *moe, int l)
+{
+  return moe->in_place ? slots_in_place(moe, moe->shard.grad, l) : moe->slot_grad;
 }
 
 void mt_moe_unshard(struct mt_moe *moe, int l)
@@ -295,7 +339,7 @@ void mt_moe_unshard(struct mt_moe *moe, int l)
   holds[1] = layout->revision;
   holds[2] = moe->version;
   mt_tree_plan(moe->tree, layout);
-  mt_tree_unshard_inter(moe->tree, moe->shard.master + (int64_t)l * moe->E * moe->shard.count, slot_weights(moe, l), moe->stride);
+  mt_tree_unshard_inter(moe->tree, pieces_of(moe, moe->shard.master, l), slot_weights(moe, l), moe->stride);
   mt_tree_unshard_intra(moe->tree, slot_weights(moe, l), moe->stride);
 }
 
@@ -304,9 +348,9 @@ static void rows_out(struct mt_moe *moe, struct mt_moe_layer *layer, void *to)
 {
   struct mt_device *device = moe->device;
   device->ops->sync(device, MT_DEV_MATH);
-  mt_exchange_begin(moe->exchange, &layer->dispatch.pattern, MT_FORWARD, moe->C * 4, moe->send, moe->arrive.data);
+  mt_exchange_begin(moe->exchange, &layer->dispatch.pattern, MT_FORWARD, row_bytes(moe), moe->send, moe->arrive.data);
   mt_exchange_end(moe->exchange);
-  device->kernels->gather(device, to, device->ctype, moe->arrive.data, MT_F32, layer->gather.data, layer->dispatch.received,
+  device->kernels->gather(device, to, device->ctype, moe->arrive.data, moe->wire, layer->gather.data, layer->dispatch.received,
                           moe->C);
 }
 
@@ -314,10 +358,10 @@ static void rows_out(struct mt_moe *moe, struct mt_moe_layer *layer, void *to)
 static void rows_home(struct mt_moe *moe, struct mt_moe_layer *layer, const void *from, void *to)
 {
   struct mt_device *device = moe->device;
-  device->kernels->gather(device, moe->arrive.data, MT_F32, from, device->ctype, layer->scatter.data, layer->dispatch.received,
+  device->kernels->gather(device, moe->arrive.data, moe->wire, from, device->ctype, layer->scatter.data, layer->dispatch.received,
                           moe->C);
   device->ops->sync(device, MT_DEV_MATH);
-  mt_exchange_begin(moe->exchange, &layer->dispatch.pattern, MT_BACK, moe->C * 4, moe->arrive.data, to);
+  mt_exchange_begin(moe->exchange, &layer->dispatch.pattern, MT_BACK, row_bytes(moe), moe->arrive.data, to);
   mt_exchange_end(moe->exchange);
 }
 
@@ -326,7 +370,7 @@ void mt_moe_dispatch(struct mt_moe *moe, int l, const void *x)
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
   device->ops->copy(device, MT_DEV_MATH, moe->send_token, layer->dispatch.send_token, layer->dispatch.sent * 4);
-  device->kernels->gather(device, moe->send, MT_F32, x, device->ctype, moe->send_token, layer->dispatch.sent, moe->C);
+  device->kernels->gather(device, moe->send, moe->wire, x, device->ctype, moe->send_token, layer->dispatch.sent, moe->C);
   rows_out(moe, layer, layer->x.data);
 }
 
@@ -362,14 +406,14 @@ void mt_moe_combine(struct mt_moe *moe, int l, void *out)
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
   rows_home(moe, layer, moe->rows.data, layer->back);
-  device->kernels->combine(device, out, 1, layer->back, MT_F32, moe->first, layer->place, layer->weight, moe->ntoken, moe->C);
+  device->kernels->combine(device, out, 1, layer->back, moe->wire, moe->first, layer->place, layer->weight, moe->ntoken, moe->C);
 }
 
 void mt_moe_combine_back(struct mt_moe *moe, int l, const void *dout)
 {
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
-  device->kernels->combine_back(device, moe->send, moe->dweight, dout, layer->back, MT_F32, moe->first, layer->place,
+  device->kernels->combine_back(device, moe->send, moe->dweight, dout, layer->back, moe->wire, moe->first, layer->place,
                                 layer->weight, moe->ntoken, moe->C);
   rows_out(moe, layer, moe->rows.data);
 }
@@ -380,11 +424,12 @@ void mt_moe_experts_back(struct mt_moe *moe, int l)
   const struct mt_kernels *kernels = device->kernels;
   struct mt_moe_layer *layer = &moe->layer[l];
   const float *w = slot_weights(moe, l);
-  float *dw = moe->slot_grad;
+  float *dw = slot_gradients(moe, l);
   int64_t Q = layer->dispatch.received;
   struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
   struct mt_linear out = linear_of(moe, layer, moe->F, moe->C);
-  device->ops->zero(device, MT_DEV_MATH, dw, moe->nslot * moe->stride * 4);
+  if (!moe->in_place)
+    device->ops->zero(device, MT_DEV_MATH, dw, moe->nslot * moe->stride * 4);
   activate(moe, layer);
   kernels->linear_dw(device, &out, dw + moe->w_out, moe->b_out < 0 ? NULL : dw + moe->b_out, moe->rows.data, moe->h.data);
   kernels->linear_dx(device, &out, moe->h.data, moe->rows.data, w + moe->w_out, 0); /* h becomes its gradient */
@@ -401,16 +446,15 @@ void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx)
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
   rows_home(moe, layer, moe->rows.data, moe->dsend);
-  device->kernels->combine(device, dx, 0, moe->dsend, MT_F32, moe->first, layer->place, NULL, moe->ntoken, moe->C);
+  device->kernels->combine(device, dx, 0, moe->dsend, moe->wire, moe->first, layer->place, NULL, moe->ntoken, moe->C);
 }
 
 void mt_moe_reshard(struct mt_moe *moe, int l)
 {
-  float *grad = moe->shard.grad + (int64_t)l * moe->E * moe->shard.count;
   moe->device->ops->sync(moe->device, MT_DEV_MATH);
   mt_tree_plan(moe->tree, moe->layer[l].layout);
-  mt_tree_reshard_intra(moe->tree, moe->slot_grad, moe->stride);
-  mt_tree_reshard_inter(moe->tree, grad, moe->slot_grad, moe->stride);
+  mt_tree_reshard_intra(moe->tree, slot_gradients(moe, l), moe->stride);
+  mt_tree_reshard_inter(moe->tree, pieces_of(moe, moe->shard.grad, l), slot_gradients(moe, l), moe->stride);
 }
 
 void mt_moe_gate_back(struct mt_moe *moe, int l, void *dx, const void *x, const float *wg, float *dwg)

@@ -14,6 +14,7 @@
 #include "experts/layout.h"
 #include "experts/param.h"
 #include "experts/shard.h"
+#include "experts/tree.h"
 #include "kernels/ops.h"
 
 /* A buffer of the device that may grow with the routing. */
@@ -58,13 +59,15 @@ struct mt_moe {
   int balanced;
   enum mt_aux_scope scope;
   double aux_coef, z_coef;
-  struct mt_shard shard;        /* [nmoe * E] vectors */
+  struct mt_shard shard;        /* [nmoe * E] vectors, cut as parallel.sharding says */
   struct mt_layout *fixed;      /* owned; the static layout */
   struct mt_tree *tree;
   struct mt_exchange *exchange;
-  float *slot[2];               /* device [nslot, stride]: a pool of two layers' weights */
+  int in_place;                 /* 1: slots are the shards themselves (whole experts here, in slot order, no replicas) */
+  enum mt_dtype wire;           /* of rows between ranks */
+  float *slot[2];               /* device [nslot, stride]: a pool of two layers' weights; NULL when in place */
   int64_t in_slot[2][3];        /* which layer, layout revision and weight version a half of the pool holds */
-  float *slot_grad;             /* device [nslot, stride] */
+  float *slot_grad;             /* device [nslot, stride]; NULL when in place */
   int64_t version;              /* of the weights; the optimizer's update changes it */
   struct mt_moe_layer *layer;   /* [nmoe] */
   /* of the micro-step under way */

@@ -116,4 +116,7 @@ void mt_family_build(const struct mt_config *config, struct mt_arch *arch, struc
     gpt2(arch, params, (float)config->model.initializer_range);
   else
     mixtral(arch, params, (float)config->model.initializer_range);
+  /* vectors of one kind lie side by side, each aligned */
+  params->shared_length = (params->shared_length + 15) & ~(int64_t)15;
+  params->expert_length = (params->expert_length + 15) & ~(int64_t)15;
 }

@@ -95,8 +95,8 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   for (int r = 0; r < comm->size; r++)
     one[r] = 1;
   model->everywhere = mt_layout_new(comm->cluster, 1, one);
-  model->shared = mt_shard_new(comm, 1, model->params.shared_length, training);
-  model->tree = mt_tree_new(comm, device, &model->shared.part);
+  model->shared = mt_shard_new(comm, 1, model->params.shared_length, mt_cut_full(comm, model->params.shared_length), training);
+  model->tree = mt_tree_new(comm, device, &model->shared.cut);
   mt_tree_plan(model->tree, model->everywhere);
   model->weight = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
   if (training) {
@@ -189,33 +189,46 @@ void mt_model_free(struct mt_model *model)
   mt_free(model);
 }
 
-/* Elements [first, first + n) of the vector overlap the tensor at [offset, offset + count)? */
-static int64_t overlap(int64_t first, int64_t n, const struct mt_param *row, int64_t *from)
+void mt_model_pieces(struct mt_model *model,
+                     void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
+                               int64_t at, int64_t n),
+                     void *self)
 {
-  int64_t end = first + n < row->offset + row->count ? first + n : row->offset + row->count;
-  *from = first > row->offset ? first : row->offset;
-  return end > *from ? end - *from : 0;
+  for (int i = 0; i < model->params.n; i++) {
+    const struct mt_param *row = &model->params.param[i];
+    const int shared = row->scope == MT_SCOPE_SHARED, copies = shared ? 1 : model->params.nexpert;
+    struct mt_shard *shard = shared ? &model->shared : &model->moe->shard;
+    for (int e = 0; e < copies; e++) {
+      int64_t item = shared ? 0 : (int64_t)row->moe * copies + e, first, count = mt_shard_piece(shard, item, &first);
+      int64_t from = row->offset > first ? row->offset : first;
+      int64_t end = row->offset + row->count < first + count ? row->offset + row->count : first + count;
+      if (end > from)
+        f(self, row, e, from - row->offset, shard, mt_shard_at(shard, item) + from - first, end - from);
+    }
+  }
+}
+
+struct initial {
+  struct mt_model *model;
+  uint64_t seed;
+};
+
+static void initial_piece(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard, int64_t at,
+                          int64_t n)
+{
+  struct initial *initial = self;
+  uint64_t stream = MT_STREAM_INIT + 256 * (uint64_t)(row - initial->model->params.param);
+  float *to = shard->master + at;
+  if (row->deviation > 0)
+    mt_random_fill_normal(to, n, initial->seed, stream, (uint64_t)(expert * row->count + first), row->deviation);
+  for (int64_t k = 0; k < n; k++)
+    to[k] = row->deviation > 0 ? to[k] + row->fill : row->fill;
 }
 
 void mt_model_init(struct mt_model *model, uint64_t seed)
 {
-  for (int i = 0; i < model->params.n; i++) {
-    const struct mt_param *row = &model->params.param[i];
-    struct mt_shard *shard = row->scope == MT_SCOPE_SHARED ? &model->shared : &model->moe->shard;
-    int64_t from, n = overlap(shard->first, shard->count, row, &from);
-    if (!n)
-      continue;
-    int copies = row->scope == MT_SCOPE_SHARED ? 1 : model->params.nexpert;
-    for (int e = 0; e < copies; e++) {
-      int64_t item = row->scope == MT_SCOPE_SHARED ? 0 : (int64_t)row->moe * copies + e;
-      float *to = shard->master + item * shard->count + from - shard->first;
-      if (row->deviation > 0)
-        mt_random_fill_normal(to, n, seed, MT_STREAM_INIT + 256 * (uint64_t)i, (uint64_t)(e * row->count + from - row->offset),
-                              row->deviation);
-      for (int64_t k = 0; k < n; k++)
-        to[k] = row->deviation > 0 ? to[k] + row->fill : row->fill;
-    }
-  }
+  struct initial initial = {model, seed};
+  mt_model_pieces(model, initial_piece, &initial);
 }
 
 void mt_model_publish(struct mt_model *model)

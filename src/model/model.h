@@ -81,6 +81,12 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
 void mt_model_free(struct mt_model *model);
 /* Fills this rank's shards with initial values, a function of (seed, parameter, element) alone. Local. */
 void mt_model_init(struct mt_model *model, uint64_t seed);
+/* Calls f for every piece of every tensor on this rank: its row, expert (0 for shared), first element in the tensor, the
+ * shard, index of the piece in the shard's arrays, count. Initial values, update, checkpoint and tests go through it. Local. */
+void mt_model_pieces(struct mt_model *model,
+                     void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
+                               int64_t at, int64_t n),
+                     void *self);
 /* Shards -> what every rank computes with; experts are fetched when needed. After init, load and each update. Collective. */
 void mt_model_publish(struct mt_model *model);
 

@@ -22,25 +22,6 @@ double mt_learning_rate(const struct mt_config *config, int64_t step)
   }
 }
 
-void mt_optimizer_pieces(struct mt_model *model,
-                         void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
-                                   int64_t at, int64_t n),
-                         void *self)
-{
-  for (int i = 0; i < model->params.n; i++) {
-    const struct mt_param *row = &model->params.param[i];
-    int shared = row->scope == MT_SCOPE_SHARED;
-    struct mt_shard *shard = shared ? &model->shared : &model->moe->shard;
-    int64_t from = row->offset > shard->first ? row->offset : shard->first;
-    int64_t end = row->offset + row->count < shard->first + shard->count ? row->offset + row->count : shard->first + shard->count;
-    int copies = shared ? 1 : model->params.nexpert;
-    for (int e = 0; e < copies && end > from; e++) {
-      int64_t item = shared ? 0 : (int64_t)row->moe * copies + e;
-      f(self, row, e, from - row->offset, shard, item * shard->count + from - shard->first, end - from);
-    }
-  }
-}
-
 struct squares {
   struct mt_model *model;
   double sum;
@@ -62,14 +43,14 @@ static void add_squares(void *self, const struct mt_param *row, int expert, int6
 double mt_optimizer_sum_squares(struct mt_model *model)
 {
   struct squares squares = {model, 0, NULL};
-  mt_optimizer_pieces(model, add_squares, &squares);
+  mt_model_pieces(model, add_squares, &squares);
   return squares.sum;
 }
 
 const char *mt_optimizer_find_nonfinite(struct mt_model *model)
 {
   struct squares squares = {model, 0, NULL};
-  mt_optimizer_pieces(model, add_squares, &squares);
+  mt_model_pieces(model, add_squares, &squares);
   return squares.bad;
 }
 
@@ -99,10 +80,10 @@ void mt_optimizer_update(struct mt_model *model, const struct mt_config *config,
                                    .correction2 = (float)(1 - pow(config->train.beta2, (double)step)),
                                    .grad_scale = (float)grad_scale};
   if (apply)
-    mt_optimizer_pieces(model, update_piece, &update);
+    mt_model_pieces(model, update_piece, &update);
   struct mt_device *device = model->device;
-  device->ops->zero(device, MT_DEV_MATH, model->shared.grad, model->shared.count * 4);
+  device->ops->zero(device, MT_DEV_MATH, model->shared.grad, model->shared.total * 4);
   if (model->moe)
-    device->ops->zero(device, MT_DEV_MATH, model->moe->shard.grad, model->moe->shard.nitem * model->moe->shard.count * 4);
+    device->ops->zero(device, MT_DEV_MATH, model->moe->shard.grad, model->moe->shard.total * 4);
   device->ops->sync(device, MT_DEV_MATH);
 }

@@ -14,11 +14,5 @@ void mt_optimizer_update(struct mt_model *model, const struct mt_config *config,
                          int apply);
 /* The first tensor whose gradient on this rank's shards is not finite, NULL if none. Local. */
 const char *mt_optimizer_find_nonfinite(struct mt_model *model);
-/* Calls f for every piece of every tensor on this rank: row, item's expert (0 for shared), first element in the tensor,
- * index of the piece in the shard's arrays, count. Local. */
-void mt_optimizer_pieces(struct mt_model *model,
-                         void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
-                                   int64_t at, int64_t n),
-                         void *self);
 
 #endif

@@ -3,7 +3,6 @@
 #include "train/state.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "train/optimizer.h"
 #include <string.h>
 
 char *mt_state_dir(const struct mt_config *config)
@@ -52,13 +51,13 @@ static void add_datasets(struct mt_checkpoint *checkpoint, struct mt_model *mode
     memcpy(dataset->name, group, length);
     memcpy(dataset->name + length, row->name, strlen(row->name) + 1);
   }
-  mt_optimizer_pieces(model, add_range, &build);
+  mt_model_pieces(model, add_range, &build);
   for (int i = 0; i < params->n; i++) {
     build.dataset[i].range = MT_NEW(MT_TAG_IO, struct mt_range, build.dataset[i].nrange);
     build.dataset[i].nrange = 0;
   }
   build.counting = 0;
-  mt_optimizer_pieces(model, add_range, &build);
+  mt_model_pieces(model, add_range, &build);
 }
 
 static struct mt_checkpoint describe(struct mt_model *model, int training)
@@ -155,7 +154,8 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   } else if ((difference = mt_config_difference(&stored, config)))
     mt_warn("%s was made with other settings, the new ones hold from here: %s", path, difference);
   *same = !difference && !strcmp(stored.parallel.slots, config->parallel.slots) &&
-          stored.parallel.layout == config->parallel.layout;
+          stored.parallel.layout == config->parallel.layout && stored.parallel.wire == config->parallel.wire &&
+          stored.parallel.sharding == config->parallel.sharding;
   mt_free(difference);
   mt_config_free(&stored);
   if (status != MT_OK)

@@ -1,0 +1,391 @@
+/* The tree between shards and slots; see tree.h.
+ *
+ * A plan is a set of hop lists, one per stage and direction, in an order that sender and receiver of each pair derive
+ * alike (by item, or by slot), because messages of one tag between two ranks match in the order they were posted. */
+#include "experts/tree.h"
+#include "base/memory.h"
+#include "kernels/ops.h"
+#include <string.h>
+
+/* Where some elements are. */
+enum area { IN_SLOT, IN_STAGE, IN_STAGE2 };
+struct place {
+  enum area area;
+  int slot;       /* of mine, for IN_SLOT */
+  int64_t offset; /* from the start of the slot or of the staging memory */
+};
+
+struct hop {
+  int peer;   /* a rank; of a twin, the slot to copy to */
+  int item;
+  int starts; /* of a contribution: 1 = the first of its sum, whose memory becomes the sum */
+  struct place place;
+  int64_t count;
+};
+
+struct hops {
+  int n, capacity;
+  struct hop *hop; /* [capacity], owned */
+};
+
+enum list {
+  OWN_COPY,                 /* my piece of an item whose home in my node I am */
+  INTER_SEND, INTER_RECV,   /* owner -> home; sent from the shard, received into the home's slot */
+  INTRA_SEND, INTRA_RECV,   /* home -> the other holders, from slot to slot */
+  TWIN,                     /* slots of mine with the same item */
+  GATHER_SEND, GATHER_RECV, /* slots' gradients -> their homes' stage */
+  ADD,                      /* in order: contributions to what I am home of */
+  HOME_SEND, HOME_RECV,     /* sums -> the owners' stage2 */
+  TOTAL,                    /* in order: the nodes' contributions to my pieces */
+  NLIST
+};
+
+/* A stretch of neighbouring pieces with the same home. */
+struct run {
+  int home;             /* rank */
+  int first, end;       /* owners */
+  int64_t start, count; /* elements of the vector */
+};
+
+struct mt_tree {
+  struct mt_comm *comm;           /* borrowed */
+  struct mt_device *device;       /* borrowed */
+  const struct mt_cut *cut;       /* borrowed */
+  int *ordinal, *owners;          /* [npart, P], [npart], owned: number of a rank among those that own something; how many */
+  const struct mt_layout *layout; /* planned last; borrowed, compared by address and revision */
+  int64_t revision;
+  struct hops list[NLIST];
+  float *stage, *stage2;          /* owned */
+  int64_t stage_capacity, stage2_capacity;
+  struct mt_requests requests;
+};
+
+struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, const struct mt_cut *cut)
+{
+  struct mt_tree *tree = MT_ZNEW(MT_TAG_PLAN, struct mt_tree, 1);
+  tree->comm = comm;
+  tree->device = device;
+  tree->cut = cut;
+  tree->ordinal = MT_ZNEW(MT_TAG_PLAN, int, (int64_t)cut->npart * comm->size);
+  tree->owners = MT_ZNEW(MT_TAG_PLAN, int, cut->npart);
+  for (int i = 0; i < cut->npart; i++)
+    for (int r = 0; r < comm->size; r++)
+      if (mt_part_count(&cut->part[i], r) > 0)
+        tree->ordinal[i * comm->size + r] = tree->owners[i]++;
+  return tree;
+}
+
+void mt_tree_free(struct mt_tree *tree)
+{
+  if (!tree)
+    return;
+  for (int i = 0; i < NLIST; i++)
+    mt_free(tree->list[i].hop);
+  mt_free(tree->ordinal);
+  mt_free(tree->owners);
+  mt_free(tree->stage);
+  mt_free(tree->stage2);
+  mt_requests_free(&tree->requests);
+  mt_free(tree);
+}
+
+static void push(struct mt_tree *tree, enum list list, int peer, int item, int starts, struct place place, int64_t count)
+{
+  struct hops *hops = &tree->list[list];
+  if (!count)
+    return;
+  if (hops->n == hops->capacity) {
+    int capacity = hops->capacity ? 2 * hops->capacity : 16;
+    struct hop *more = MT_NEW(MT_TAG_PLAN, struct hop, capacity);
+    if (hops->n) {
+      memcpy(more, hops->hop, sizeof *more * (size_t)hops->n);
+      mt_memory_count_growth();
+    }
+    mt_free(hops->hop);
+    hops->hop = more;
+    hops->capacity = capacity;
+  }
+  hops->hop[hops->n++] = (struct hop){peer, item, starts, place, count};
+}
+
+/* The holders of an item on a node: distinct ranks, ascending, into rank[]; returns how many. */
+static int holders(const struct mt_layout *layout, int item, int node, int *rank)
+{
+  int bin = item * layout->nnode + node, n = 0;
+  for (int i = layout->expert_first[bin]; i < layout->expert_first[bin + 1]; i++) {
+    int r = layout->slot_rank[layout->by_expert[i]];
+    if (!n || rank[n - 1] != r)
+      rank[n++] = r;
+  }
+  return n;
+}
+
+static const struct mt_part *part_of(const struct mt_tree *tree, int item)
+{
+  return &tree->cut->part[item % tree->cut->npart];
+}
+
+/* Which of the h holders is home of owner r's piece: r itself if it holds the item; otherwise owners are cut into h
+ * consecutive blocks, rotated by the item. */
+static int home_of(const struct mt_tree *tree, int item, int r, int h, const int *rank)
+{
+  for (int k = 0; k < h; k++)
+    if (rank[k] == r)
+      return r;
+  int i = item % tree->cut->npart;
+  return rank[(tree->ordinal[i * tree->comm->size + r] * (int64_t)h / tree->owners[i] + item) % h];
+}
+
+/* The item's vector as runs of one home each; returns how many. */
+static int runs_of(const struct mt_tree *tree, int item, int h, const int *rank, struct run *run)
+{
+  const struct mt_part *part = part_of(tree, item);
+  int n = 0;
+  for (int r = 0; r < tree->comm->size; r++) {
+    int64_t count = mt_part_count(part, r);
+    if (!count)
+      continue;
+    int home = home_of(tree, item, r, h, rank);
+    if (!n || run[n - 1].home != home)
+      run[n++] = (struct run){home, r, r, part->first[r], 0};
+    run[n - 1].end = r + 1;
+    run[n - 1].count += count;
+  }
+  return n;
+}
+
+/* My part in item e on my node, where I hold it: pieces into my slot and on to the other holders; the other way, what comes
+ * together here and where its sums go. stage_of[slot of the node] tells where a slot's contribution is staged. Returns how
+ * much staging is in use. */
+static int64_t plan_held(struct mt_tree *tree, int e, int h, const int *rank, int total, int64_t stage, int64_t *stage_of)
+{
+  const struct mt_layout *layout = tree->layout;
+  const struct mt_comm *comm = tree->comm;
+  const struct mt_part *part = part_of(tree, e);
+  const int me = comm->rank, my_first = layout->slot_first[me], node_first = layout->slot_first[comm->node_first[comm->node]];
+  const int bin = e * layout->nnode + comm->node;
+  int slot = -1;
+  for (int i = layout->expert_first[bin]; i < layout->expert_first[bin + 1]; i++) {
+    int s = layout->by_expert[i];
+    if (layout->slot_rank[s] != me)
+      continue;
+    if (slot < 0)
+      slot = s - my_first;
+    else
+      push(tree, TWIN, s - my_first, e, 0, (struct place){IN_SLOT, slot, 0}, part->first[comm->size]);
+  }
+  struct run run[comm->size + 1];
+  int nrun = runs_of(tree, e, h, rank, run);
+  int64_t mine = 0; /* what I am home of, so far */
+  for (int i = 0; i < nrun; i++)
+    mine += run[i].home == me ? run[i].count : 0;
+  for (int i = layout->expert_first[bin]; i < layout->expert_first[bin + 1]; i++)
+    if (layout->slot_rank[layout->by_expert[i]] != me && mine) {
+      stage_of[layout->by_expert[i] - node_first] = stage;
+      stage += mine;
+    }
+  mine = 0;
+  for (int i = 0; i < nrun; i++) {
+    struct place here = {IN_SLOT, slot, run[i].start};
+    if (run[i].home != me) {
+      push(tree, INTRA_RECV, run[i].home, e, 0, here, run[i].count);
+      continue;
+    }
+    for (int k = 0; k < h; k++)
+      if (rank[k] != me)
+        push(tree, INTRA_SEND, rank[k], e, 0, here, run[i].count);
+    struct place sum = {0};
+    for (int j = layout->expert_first[bin]; j < layout->expert_first[bin + 1]; j++) {
+      int s = layout->by_expert[j], first = j == layout->expert_first[bin];
+      struct place from = {IN_SLOT, s - my_first, run[i].start};
+      if (layout->slot_rank[s] != me)
+        from = (struct place){IN_STAGE, 0, stage_of[s - node_first] + mine};
+      push(tree, ADD, layout->slot_rank[s], e, first, from, run[i].count);
+      if (first)
+        sum = from;
+    }
+    for (int r = run[i].first; r < run[i].end; r++) {
+      struct place at = {sum.area, sum.slot, sum.offset + part->first[r] - run[i].start};
+      push(tree, r == me ? OWN_COPY : INTER_RECV, r, e, 0, (struct place){IN_SLOT, slot, part->first[r]},
+           mt_part_count(part, r));
+      if (r != me)
+        push(tree, HOME_SEND, r, e, 0, at, mt_part_count(part, r));
+      else if (total >= 0)
+        tree->list[TOTAL].hop[total].place = at;
+    }
+    mine += run[i].count;
+  }
+  return stage;
+}
+
+void mt_tree_plan(struct mt_tree *tree, const struct mt_layout *layout)
+{
+  if (tree->layout == layout && tree->revision == layout->revision)
+    return;
+  tree->layout = layout;
+  tree->revision = layout->revision;
+  const struct mt_comm *comm = tree->comm;
+  const int me = comm->rank, E = layout->nexpert;
+  const int node_first = layout->slot_first[comm->node_first[comm->node]];
+  const int node_slots = layout->slot_first[comm->node_first[comm->node + 1]] - node_first;
+  for (int i = 0; i < NLIST; i++)
+    tree->list[i].n = 0;
+  int64_t stage = 0, stage2 = 0;
+  int rank[comm->size];             /* holders of one item on one node */
+  int64_t stage_of[node_slots + 1]; /* -1 = not staged here */
+  for (int i = 0; i < node_slots; i++)
+    stage_of[i] = -1;
+  for (int e = 0; e < E; e++) {
+    const int64_t piece = mt_part_count(part_of(tree, e), me);
+    int started = 0;
+    for (int q = 0; q < comm->nnode; q++) {
+      int h = holders(layout, e, q, rank), total = -1;
+      if (h && piece) {
+        /* My piece goes to this node's home, and this node's sum of it comes from there. If I am home, the sum lies where
+         * it is added up: plan_held sets the place. */
+        int home = home_of(tree, e, me, h, rank);
+        if (home != me) {
+          push(tree, INTER_SEND, home, e, 0, (struct place){0}, piece);
+          push(tree, HOME_RECV, home, e, 0, (struct place){IN_STAGE2, 0, stage2}, piece);
+        } else
+          total = tree->list[TOTAL].n;
+        push(tree, TOTAL, home, e, !started, (struct place){IN_STAGE2, 0, stage2}, piece);
+        stage2 += home != me ? piece : 0;
+        started = 1;
+      }
+      int held = 0;
+      for (int k = 0; k < h; k++)
+        held |= rank[k] == me;
+      if (held)
+        stage = plan_held(tree, e, h, rank, total, stage, stage_of);
+    }
+  }
+  /* Slots' gradients to their homes: both sides go through the node's slots, and a slot's runs, in ascending order. */
+  struct run run[comm->size + 1];
+  for (int s = node_first; s < node_first + node_slots; s++) {
+    int e = layout->slot_expert[s], owner = layout->slot_rank[s];
+    int64_t at = stage_of[s - node_first];
+    if (at < 0 && owner != me)
+      continue;
+    int h = holders(layout, e, comm->node, rank), nrun = runs_of(tree, e, h, rank, run);
+    for (int i = 0; i < nrun; i++) {
+      if (owner == me && run[i].home != me)
+        push(tree, GATHER_SEND, run[i].home, e, 0, (struct place){IN_SLOT, s - layout->slot_first[me], run[i].start},
+             run[i].count);
+      if (owner != me && run[i].home == me) {
+        push(tree, GATHER_RECV, owner, e, 0, (struct place){IN_STAGE, 0, at}, run[i].count);
+        at += run[i].count;
+      }
+    }
+  }
+  mt_grow(MT_TAG_COMM, (void **)&tree->stage, &tree->stage_capacity, stage, sizeof(float));
+  mt_grow(MT_TAG_COMM, (void **)&tree->stage2, &tree->stage2_capacity, stage2, sizeof(float));
+  int most = 1;
+  for (int i = 0; i < NLIST; i++)
+    most = tree->list[i].n > most ? tree->list[i].n : most;
+  mt_requests_reserve(&tree->requests, 2 * most);
+}
+
+static float *locate(const struct mt_tree *tree, struct place place, const float *slot, int64_t stride)
+{
+  switch (place.area) {
+  case IN_STAGE:
+    return tree->stage + place.offset;
+  case IN_STAGE2:
+    return tree->stage2 + place.offset;
+  default:
+    return (float *)slot + place.slot * stride + place.offset;
+  }
+}
+
+/* My piece of an item: they lie one behind the other, in periods of the cut. */
+static int64_t piece_at(const struct mt_tree *tree, int item)
+{
+  const struct mt_cut *cut = tree->cut;
+  return item / cut->npart * cut->before[cut->npart] + cut->before[item % cut->npart];
+}
+
+#define EACH(tree, name, hop) \
+  const struct hop *hop = (tree)->list[name].hop; hop < (tree)->list[name].hop + (tree)->list[name].n; hop++
+
+static void send_all(struct mt_tree *tree, enum list list, const float *slot, int64_t stride, int tag)
+{
+  for (EACH(tree, list, hop))
+    mt_post_send(tree->comm, &tree->requests, locate(tree, hop->place, slot, stride), hop->count * (int64_t)sizeof(float),
+                 hop->peer, tag);
+}
+
+static void receive_all(struct mt_tree *tree, enum list list, float *slot, int64_t stride, int tag)
+{
+  for (EACH(tree, list, hop))
+    mt_post_recv(tree->comm, &tree->requests, locate(tree, hop->place, slot, stride), hop->count * (int64_t)sizeof(float),
+                 hop->peer, tag);
+}
+
+void mt_tree_unshard_inter(struct mt_tree *tree, const float *piece, float *slot, int64_t stride)
+{
+  receive_all(tree, INTER_RECV, slot, stride, MT_MSG_UNSHARD);
+  for (EACH(tree, INTER_SEND, hop))
+    mt_post_send(tree->comm, &tree->requests, piece + piece_at(tree, hop->item), hop->count * (int64_t)sizeof(float), hop->peer,
+                 MT_MSG_UNSHARD);
+  for (EACH(tree, OWN_COPY, hop)) {
+    float *to = locate(tree, hop->place, slot, stride);
+    const float *from = piece + piece_at(tree, hop->item);
+    if (to != from)
+      memcpy(to, from, sizeof(float) * (size_t)hop->count);
+  }
+  mt_wait(tree->comm, &tree->requests);
+}
+
+void mt_tree_unshard_intra(struct mt_tree *tree, float *slot, int64_t stride)
+{
+  receive_all(tree, INTRA_RECV, slot, stride, MT_MSG_FORWARD);
+  send_all(tree, INTRA_SEND, slot, stride, MT_MSG_FORWARD);
+  mt_wait(tree->comm, &tree->requests);
+  for (EACH(tree, TWIN, hop))
+    memcpy(slot + hop->peer * stride, locate(tree, hop->place, slot, stride), sizeof(float) * (size_t)hop->count);
+}
+
+void mt_tree_reshard_intra(struct mt_tree *tree, float *slot, int64_t stride)
+{
+  receive_all(tree, GATHER_RECV, slot, stride, MT_MSG_GATHER);
+  send_all(tree, GATHER_SEND, slot, stride, MT_MSG_GATHER);
+  mt_wait(tree->comm, &tree->requests);
+  float *sum = NULL;
+  for (EACH(tree, ADD, hop)) {
+    float *from = locate(tree, hop->place, slot, stride);
+    if (hop->starts)
+      sum = from;
+    else
+      tree->device->kernels->add(tree->device, sum, from, hop->count);
+  }
+}
+
+void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int64_t stride)
+{
+  receive_all(tree, HOME_RECV, slot, stride, MT_MSG_RESHARD);
+  send_all(tree, HOME_SEND, slot, stride, MT_MSG_RESHARD);
+  mt_wait(tree->comm, &tree->requests);
+  float *sum = NULL;
+  const struct hop *end = tree->list[TOTAL].hop + tree->list[TOTAL].n;
+  for (EACH(tree, TOTAL, hop)) {
+    float *from = locate(tree, hop->place, slot, stride), *to = piece + piece_at(tree, hop->item);
+    if (hop->starts)
+      sum = from;
+    else
+      tree->device->kernels->add(tree->device, sum, from, hop->count);
+    if ((hop + 1 == end || hop[1].starts) && sum != to)
+      tree->device->kernels->add(tree->device, to, sum, hop->count);
+  }
+}
+
+int64_t mt_tree_unshard_bytes(const struct mt_tree *tree, enum mt_level level)
+{
+  int64_t bytes = 0;
+  static const enum list sent[2] = {INTER_SEND, INTRA_SEND};
+  for (int i = 0; i < 2; i++)
+    for (EACH(tree, sent[i], hop))
+      if (mt_cluster_level(tree->comm->cluster, tree->comm->rank, hop->peer) == level)
+        bytes += hop->count * (int64_t)sizeof(float);
+  return bytes;
+}
