@@ -62,11 +62,11 @@ int mt_same(struct mt_comm *comm, const void *data, int64_t bytes);
 /* ---- messages ---- */
 
 /* A set of requests in flight. Zero-initialised is empty; grows when posted beyond its capacity (reserve first in hot
- * code); free with mt_requests_free. */
+ * code), which is a counted growth; free with mt_requests_free. */
 struct mt_requests {
   int n, capacity;
-  void *mpi;    /* MPI_Request[capacity], owned */
-  int *partner; /* [capacity], owned: rank | (1 << 30) for sends; for mt_wait to name who is missing */
+  void *mpi;    /* MPI_Request[capacity] and more behind it, owned */
+  int *partner; /* [capacity], in mpi's memory: rank | (1 << 30) for sends; for mt_wait to name who is missing */
 };
 void mt_requests_reserve(struct mt_requests *set, int capacity);
 void mt_requests_free(struct mt_requests *set);

@@ -32,15 +32,16 @@ void mt_requests_reserve(struct mt_requests *set, int capacity)
   int more = set->capacity + set->capacity / 2;
   if (capacity < more)
     capacity = more;
-  /* One block: requests, indices for MPI_Testsome behind them. */
-  MPI_Request *mpi = mt_alloc(MT_TAG_COMM, capacity * (int64_t)(sizeof(MPI_Request) + sizeof(int)));
-  int *partner = MT_NEW(MT_TAG_COMM, int, capacity);
+  if (set->mpi)
+    mt_memory_count_growth();
+  /* One block: requests, indices for MPI_Testsome behind them, partners behind those. */
+  MPI_Request *mpi = mt_alloc(MT_TAG_COMM, capacity * (int64_t)(sizeof(MPI_Request) + 2 * sizeof(int)));
+  int *partner = (int *)(mpi + capacity) + capacity;
   if (set->n) {
     memcpy(mpi, set->mpi, (size_t)set->n * sizeof *mpi);
     memcpy(partner, set->partner, (size_t)set->n * sizeof *partner);
   }
   mt_free(set->mpi);
-  mt_free(set->partner);
   set->mpi = mpi;
   set->partner = partner;
   set->capacity = capacity;
@@ -50,7 +51,6 @@ void mt_requests_free(struct mt_requests *set)
 {
   MT_CHECK(set->n == 0, "%d messages were posted and not waited for", set->n);
   mt_free(set->mpi);
-  mt_free(set->partner);
   *set = (struct mt_requests){0};
 }
 
