@@ -3,7 +3,7 @@
  * Every element of every vector, and of every slot's gradient, is a function of its place, so each rank knows
  * what it and all others must get, and in which order sums are formed, without asking. What is wrong is
  * counted, and agreed before anyone asserts. */
-#include "experts/shard.h"
+#include "experts/tree.h"
 #include "made_up.h"
 #include "test.h"
 #include <mpi.h>
@@ -57,7 +57,8 @@ static float before(int e, int64_t i)
 struct bench {
   struct mt_comm *comm; /* borrowed */
   struct mt_device *device;
-  struct mt_part part;
+  struct mt_cut cut;
+  struct mt_part part; /* borrowed from cut */
   struct mt_tree *tree;
   int64_t length, stride, mine; /* mine: elements of one vector here */
   int E, nslot;
@@ -81,8 +82,14 @@ static void open_bench(struct bench *b, struct mt_comm *comm, int weighted, int6
   int64_t weight[MAX_RANK];
   for (int r = 0; r < b->comm->size; r++)
     weight[r] = (r + 2) % 3; /* 2, 0, 1, ...: some own nothing */
-  b->part = weighted ? mt_part_weighted(length, b->comm->size, weight) : mt_part_even(length, b->comm->size);
-  b->tree = mt_tree_new(b->comm, b->device, &b->part);
+  b->cut = mt_cut_full(b->comm, length);
+  if (weighted) {
+    mt_part_free(&b->cut.part[0]);
+    b->cut.part[0] = mt_part_weighted(length, b->comm->size, weight);
+    b->cut.before[1] = mt_part_count(&b->cut.part[0], b->comm->rank);
+  }
+  b->part = b->cut.part[0];
+  b->tree = mt_tree_new(b->comm, b->device, &b->cut);
   b->length = length;
   b->stride = length + 3;
   b->mine = mt_part_count(&b->part, b->comm->rank);
@@ -91,7 +98,7 @@ static void open_bench(struct bench *b, struct mt_comm *comm, int weighted, int6
 static void close_bench(struct bench *b)
 {
   mt_tree_free(b->tree);
-  mt_part_free(&b->part);
+  mt_cut_free(&b->cut);
   b->device->ops->close(b->device);
 }
 
@@ -408,20 +415,21 @@ START_TEST(test_shard)
   for (int64_t length = 0; length < 20; length++) {
     struct bench b;
     open_bench(&b, comm, 0, length);
-    struct mt_shard shard = mt_shard_new(b.comm, 3, length, 1);
-    int64_t wrong = shard.nitem != 3 || shard.length != length ||
-                    shard.first != length * b.comm->rank / b.comm->size ||
-                    shard.count != length * (b.comm->rank + 1) / b.comm->size - shard.first;
-    for (int64_t i = 0; i < 3 * shard.count; i++)
+    struct mt_shard shard = mt_shard_new(b.comm, 3, length, mt_cut_full(b.comm, length), 1);
+    int64_t first, count = mt_shard_piece(&shard, 2, &first), at = mt_shard_at(&shard, 2);
+    int64_t wrong = shard.nitem != 3 || shard.length != length || first != length * b.comm->rank / b.comm->size ||
+                    count != length * (b.comm->rank + 1) / b.comm->size - first || at != 2 * count ||
+                    shard.total != 3 * count;
+    for (int64_t i = 0; i < shard.total; i++)
       wrong += shard.master[i] != 0 || shard.m[i] != 0 || shard.v[i] != 0 || shard.grad[i] != 0;
     agree(&b, wrong, "a new shard", (int)length);
     mt_shard_free(&shard);
     ck_assert_ptr_null(shard.master);
     int64_t optimizer = mt_memory_tag(MT_TAG_OPTIMIZER);
-    shard = mt_shard_new(b.comm, 3, length, 0); /* master weights only */
+    shard = mt_shard_new(b.comm, 3, length, mt_cut_full(b.comm, length), 0); /* master weights only */
     ck_assert_int_eq(mt_memory_tag(MT_TAG_OPTIMIZER), optimizer);
     wrong = 0;
-    for (int64_t i = 0; i < 3 * shard.count; i++)
+    for (int64_t i = 0; i < shard.total; i++)
       wrong += shard.master[i] != 0;
     agree(&b, wrong, "a new shard without moments", (int)length);
     mt_shard_free(&shard);
