@@ -23,6 +23,7 @@ struct hop {
   int64_t count;
 };
 
+enum { FEW = 16 }; /* capacity that a list begins with; more is a growth */
 struct hops {
   int n, capacity;
   struct hop *hop; /* [capacity], owned */
@@ -72,6 +73,9 @@ struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, cons
     for (int r = 0; r < comm->size; r++)
       if (mt_part_count(&cut->part[i], r) > 0)
         tree->ordinal[i * comm->size + r] = tree->owners[i]++;
+  for (int i = 0; i < NLIST; i++)
+    tree->list[i] = (struct hops){0, FEW, MT_NEW(MT_TAG_PLAN, struct hop, FEW)};
+  mt_requests_reserve(&tree->requests, 2 * FEW);
   return tree;
 }
 
@@ -95,15 +99,12 @@ static void push(struct mt_tree *tree, enum list list, int peer, int item, int s
   if (!count)
     return;
   if (hops->n == hops->capacity) {
-    int capacity = hops->capacity ? 2 * hops->capacity : 16;
-    struct hop *more = MT_NEW(MT_TAG_PLAN, struct hop, capacity);
-    if (hops->n) {
-      memcpy(more, hops->hop, sizeof *more * (size_t)hops->n);
-      mt_memory_count_growth();
-    }
+    struct hop *more = MT_NEW(MT_TAG_PLAN, struct hop, 2 * hops->capacity);
+    memcpy(more, hops->hop, sizeof *more * (size_t)hops->n);
+    mt_memory_count_growth();
     mt_free(hops->hop);
     hops->hop = more;
-    hops->capacity = capacity;
+    hops->capacity *= 2;
   }
   hops->hop[hops->n++] = (struct hop){peer, item, starts, place, count};
 }
