@@ -12,7 +12,7 @@
 
 enum mt_family { MT_FAMILY_MIXTRAL, MT_FAMILY_GPT2 };
 enum mt_aux_scope { MT_AUX_SEQUENCE, MT_AUX_MICRO_BATCH };
-enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32 };
+enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32, MT_FORMAT_LLMC };
 enum mt_schedule_kind { MT_SCHEDULE_CONSTANT, MT_SCHEDULE_LINEAR, MT_SCHEDULE_COSINE };
 enum mt_nonfinite { MT_NONFINITE_SKIP, MT_NONFINITE_ABORT };
 enum mt_sharding { MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER };
@@ -66,7 +66,7 @@ struct mt_config {
     double z_loss; /* coefficient */
   } moe;
   struct {
-    char *train, *valid; /* comma-separated paths */
+    char *train, *valid; /* comma-separated paths and patterns of the shell */
     int64_t seq_length;  /* T */
     enum mt_format format;
   } data;

@@ -88,11 +88,12 @@ const struct mt_option mt_options[] = {
   REAL(moe, z_loss, 0, ANY, COURSE, .need = MT_NEED_EXPERTS, .fallback = "0",
        .help = "coefficient of the router's z-loss")
 
-  TEXT(data, train, .fallback = "", .required = MT_CMD_TRAIN, .help = "files to train on, separated by commas")
-  TEXT(data, valid, .fallback = "", .required = MT_CMD_EVAL, .help = "files to evaluate on, separated by commas")
+  TEXT(data, train, .fallback = "", .required = MT_CMD_TRAIN, .help = "files to train on, separated by commas; patterns like *.bin")
+  TEXT(data, valid, .fallback = "", .required = MT_CMD_EVAL, .help = "files to evaluate on, likewise")
   INTEGER(data, seq_length, 1, 1 << 30, COURSE, .derived = "max_position_embeddings", .required = RANKED,
           .help = "tokens of a sequence")
-  CHOICE(data, format, "bytes|uint16|uint32", COURSE, .fallback = "bytes", .help = "token ids in a file")
+  CHOICE(data, format, "bytes|uint16|uint32|llmc", COURSE, .fallback = "bytes",
+         .help = "token ids in a file: raw (nanoGPT's are uint16) or llm.c's shards with their header")
 
   INTEGER(train, steps, 0, ANY, .required = MT_CMD_TRAIN, .help = "number of the last step")
   INTEGER(train, global_batch, 1, 1 << 30, COURSE, .fallback = "32", .help = "sequences of a step, all ranks together")

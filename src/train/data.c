@@ -1,45 +1,70 @@
 /* Data for the step; see data.h. */
 #include "train/data.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include <stddef.h>
 
-enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config, int train, struct mt_data *data)
+enum mt_status mt_data_say(struct mt_comm *comm, struct mt_data *data)
 {
-  *data = (struct mt_data){NULL, config->train.seed, train};
-  const char *key = train ? "data.train" : "data.valid", *paths = train ? config->data.train : config->data.valid;
-  enum mt_status status = MT_OK;
-  for (int turn = 0; turn < 2; turn++) {
-    if ((comm->rank == 0) == (turn == 0))
-      status = mt_tokens_open(key, paths, config->data.format, config->data.seq_length, config->model.vocab_size, &data->tokens);
-    enum mt_status agreed = mt_agree(comm, status);
-    if (agreed != MT_OK) {
-      mt_data_close(data);
-      return agreed;
+  /* the worst status speaks, since it becomes the exit code; of equals the lowest rank */
+  int64_t claim = data->status ? (int64_t)data->status * (comm->size + 1) + comm->size - comm->rank : 0,
+          best = claim;
+  mt_max_int(comm, &best, 1);
+  if (claim && claim == best)
+    mt_error("%s", data->fault);
+  mt_free(data->fault);
+  data->fault = NULL;
+  data->status = MT_OK;
+  return (enum mt_status)(best / (comm->size + 1));
+}
+
+enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config, int train,
+                            struct mt_data *data)
+{
+  *data = (struct mt_data){.seed = config->train.seed, .shuffled = train};
+  const char *key = train ? "data.train" : "data.valid",
+             *paths = train ? config->data.train : config->data.valid;
+  data->status = mt_tokens_open(key, paths, config->data.format, config->data.seq_length,
+                                config->model.vocab_size, &data->tokens, &data->fault);
+  enum mt_status status = mt_data_say(comm, data);
+  if (status == MT_OK) {
+    const int64_t seen[3] = {mt_tokens_files(data->tokens), mt_tokens_samples(data->tokens),
+                             mt_tokens_identity(data->tokens)};
+    if (!mt_same(comm, seen, sizeof seen)) {
+      if (comm->rank == 0)
+        mt_error("%s: the files differ between nodes: rank 0 found %lld files with %lld samples, another "
+                 "rank found others or "
+                 "sees them under other names",
+                 key, (long long)seen[0], (long long)seen[1]);
+      status = MT_CORRUPT;
     }
   }
-  int64_t samples = mt_tokens_samples(data->tokens);
-  if (!mt_same(comm, &samples, sizeof samples)) {
-    if (comm->rank == 0)
-      mt_error("%s: the files differ between nodes: rank 0 found %lld samples, another rank another number", key,
-               (long long)samples);
+  if (status != MT_OK)
     mt_data_close(data);
-    return MT_CORRUPT;
-  }
-  return MT_OK;
+  return status;
 }
 
 void mt_data_close(struct mt_data *data)
 {
   mt_tokens_close(data->tokens);
-  data->tokens = NULL;
+  mt_free(data->fault);
+  *data = (struct mt_data){0};
 }
 
 static enum mt_status read(void *self, int64_t position, int32_t *token)
 {
   struct mt_data *data = self;
-  return mt_tokens_sample(data->tokens,
-                          data->shuffled ? mt_tokens_order(mt_tokens_samples(data->tokens), data->seed, position) : position,
-                          token);
+  int64_t sample =
+      data->shuffled ? mt_tokens_order(mt_tokens_samples(data->tokens), data->seed, position) : position;
+  char *fault = NULL;
+  enum mt_status status = mt_tokens_sample(data->tokens, sample, token, &fault);
+  if (status != MT_OK && data->status == MT_OK) {
+    data->status = status;
+    data->fault = fault;
+    return status;
+  }
+  mt_free(fault);
+  return status;
 }
 
 struct mt_source mt_data_source(struct mt_data *data)

@@ -165,7 +165,8 @@ static enum mt_status validate(struct mt_step *step, struct mt_data *data, const
 {
   double loss, start = mt_time();
   int64_t n = mt_tokens_samples(data->tokens);
-  MT_TRY(mt_step_evaluate(step, mt_data_source(data), n, &loss));
+  if (mt_step_evaluate(step, mt_data_source(data), n, &loss) != MT_OK)
+    return mt_data_say(step->comm, data);
   double seconds = mt_time() - start, bits = loss / M_LN2;
   mt_json *json = event("valid");
   mt_json_set(json, "step", mt_json_integer(number));
@@ -204,8 +205,9 @@ static enum mt_status loop(struct run *run)
   while (progress->step < config->train.steps) {
     const struct mt_step_result *result = mt_step_run(run->step, progress->step + 1, progress->sequence);
     if (result->source != MT_OK) {
+      enum mt_status status = mt_data_say(run->comm, &run->train);
       log_stop(run, "data");
-      return result->source;
+      return status;
     }
     if (!result->updated && config->train.nonfinite == MT_NONFINITE_ABORT) {
       if (run->comm->rank == 0)
