@@ -16,8 +16,9 @@ struct model_case {
   struct mt_device *device;
   struct mt_model *model;
   struct mt_step *step;
-  int32_t *token; /* [nbatch, B, T + 1] */
-  int64_t B, T, nbatch;
+  int32_t *token; /* [nbatch, B, stored] */
+  int64_t B, nbatch, stored; /* sequences of a batch, batches, tokens of a sequence in the file */
+  int64_t T;                 /* stored - 1 unless data.seq_length is overridden: the first T + 1 tokens count */
 };
 
 /* Opens tests/vectors/<name>.h5 on all ranks; `overrides` are lines "section.key=value", n of them, over the file's /config
