@@ -13,6 +13,7 @@
 enum mt_family { MT_FAMILY_MIXTRAL, MT_FAMILY_GPT2 };
 enum mt_aux_scope { MT_AUX_SEQUENCE, MT_AUX_MICRO_BATCH };
 enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32, MT_FORMAT_LLMC };
+enum mt_document { MT_DOCUMENT_NONE, MT_DOCUMENT_START, MT_DOCUMENT_END };
 enum mt_schedule_kind { MT_SCHEDULE_CONSTANT, MT_SCHEDULE_LINEAR, MT_SCHEDULE_COSINE };
 enum mt_nonfinite { MT_NONFINITE_SKIP, MT_NONFINITE_ABORT };
 enum mt_sharding { MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER };
@@ -69,6 +70,8 @@ struct mt_config {
     char *train, *valid; /* comma-separated paths and patterns of the shell */
     int64_t seq_length;  /* T */
     enum mt_format format;
+    enum mt_document document; /* the id below stands at the start or the end of documents */
+    int64_t document_id;
   } data;
   struct {
     int64_t steps, global_batch, micro_batch; /* batches in sequences */

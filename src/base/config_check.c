@@ -142,6 +142,21 @@ static enum mt_status check_model(struct mt_reading *r)
   return MT_OK;
 }
 
+static enum mt_status check_data(struct mt_reading *r)
+{
+  struct mt_config *c = r->config;
+  if (c->data.document == MT_DOCUMENT_NONE)
+    return MT_OK;
+  if (mt_reading_origin(r, "data.document_id") == MT_FROM_DEFAULT)
+    return mt_reading_refuse(r, "data.document",
+                             "found no data.document_id with it, expected the token id at the %s of documents",
+                             c->data.document == MT_DOCUMENT_START ? "start" : "end");
+  if (c->data.document_id >= c->model.vocab_size)
+    return mt_reading_refuse(r, "data.document_id", "found %lld, expected less than model.vocab_size (%lld)",
+                             (long long)c->data.document_id, (long long)c->model.vocab_size);
+  return MT_OK;
+}
+
 static enum mt_status check_training(struct mt_reading *r)
 {
   struct mt_config *c = r->config;
@@ -187,6 +202,7 @@ enum mt_status mt_config_check(struct mt_reading *reading)
   MT_TRY(check_unread(reading));
   MT_TRY(check_required(reading));
   MT_TRY(check_model(reading));
+  MT_TRY(check_data(reading));
   MT_TRY(check_training(reading));
   MT_TRY(check_slots(reading));
   if (reading->warning.text)

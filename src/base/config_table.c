@@ -94,6 +94,9 @@ const struct mt_option mt_options[] = {
           .help = "tokens of a sequence")
   CHOICE(data, format, "bytes|uint16|uint32|llmc", COURSE, .fallback = "bytes",
          .help = "token ids in a file: raw (nanoGPT's are uint16) or llm.c's shards with their header")
+  CHOICE(data, document, "none|start|end", COURSE, .fallback = "none",
+         .help = "where document_id stands in documents, which attention then keeps apart (llm.c: start, nanoGPT: end)")
+  INTEGER(data, document_id, 0, INT32_MAX - 1, COURSE, .need = MT_NEED_DOCUMENT, .help = "the id between documents (GPT-2: 50256)")
 
   INTEGER(train, steps, 0, ANY, .required = MT_CMD_TRAIN, .help = "number of the last step")
   INTEGER(train, global_batch, 1, 1 << 30, COURSE, .fallback = "32", .help = "sequences of a step, all ranks together")
@@ -363,6 +366,8 @@ const char *mt_option_unread(const struct mt_option *option, const struct mt_con
     return config->train.schedule != MT_SCHEDULE_CONSTANT ? NULL : "with train.schedule = constant";
   case MT_NEED_VALID:
     return *config->data.valid ? NULL : "without data.valid";
+  case MT_NEED_DOCUMENT:
+    return config->data.document != MT_DOCUMENT_NONE ? NULL : "with data.document = none";
   case MT_NEED_TEMPERATURE:
     return config->generate.temperature > 0 ? NULL
                                             : "with generate.temperature = 0 (always the likeliest token)";

@@ -22,7 +22,17 @@ static struct mt_attention attention_of(const struct mt_model *model)
 {
   const struct mt_arch *arch = &model->arch;
   return (struct mt_attention){.B = model->B, .T = model->T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1,
-                               .scale = 1.0f / sqrtf((float)arch->D)};
+                               .segment = model->segment, .scale = 1.0f / sqrtf((float)arch->D)};
+}
+
+void mt_model_segments(enum mt_document document, int64_t id, const int32_t *token, int64_t T, int32_t *segment)
+{
+  int32_t number = 0;
+  for (int64_t t = 0; t < T; t++) {
+    number += document == MT_DOCUMENT_START && token[t] == id && t > 0;
+    segment[t] = number;
+    number += document == MT_DOCUMENT_END && token[t] == id;
+  }
 }
 
 void mt_model_batch(struct mt_model *model, int64_t B)
@@ -33,6 +43,12 @@ void mt_model_batch(struct mt_model *model, int64_t B)
   device->ops->copy(device, MT_DEV_MATH, model->token, model->host_token, model->N * 4);
   device->ops->copy(device, MT_DEV_MATH, model->target, model->host_target, model->N * 4);
   device->ops->copy(device, MT_DEV_MATH, model->scale, model->host_scale, model->N * 4);
+  if (!model->segment)
+    return;
+  for (int64_t b = 0; b < B; b++)
+    mt_model_segments(model->config->data.document, model->config->data.document_id, model->host_token + b * model->T, model->T,
+                      model->host_segment + b * model->T);
+  device->ops->copy(device, MT_DEV_MATH, model->segment, model->host_segment, model->N * 4);
 }
 
 void mt_model_embed(struct mt_model *model)

@@ -136,6 +136,10 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   model->loss = words(model, N);
   model->host_token = MT_ZNEW(MT_TAG_ACTIVATION, int32_t, N);
   model->host_target = MT_ZNEW(MT_TAG_ACTIVATION, int32_t, N);
+  if (config->data.document != MT_DOCUMENT_NONE) {
+    model->segment = words(model, N);
+    model->host_segment = MT_ZNEW(MT_TAG_ACTIVATION, int32_t, N);
+  }
   model->host_scale = MT_ZNEW(MT_TAG_ACTIVATION, float, N);
   model->host_loss = MT_ZNEW(MT_TAG_ACTIVATION, float, N);
   /* Logits of a chunk of rows only: about 16 MiB, but enough rows to keep the GEMM efficient. */
@@ -169,7 +173,7 @@ void mt_model_free(struct mt_model *model)
       drop(model, MT_DEVICE, model->x[l]);
   void *all[] = {model->y,     model->dx,    model->dy,         model->dqkv,  model->datt,     model->h,      model->dpre,
                  model->mean,  model->rstd,  model->rope_table, model->token, model->position, model->target, model->scale,
-                 model->loss,  model->logits};
+                 model->loss,  model->logits, model->segment};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     drop(model, MT_DEVICE, all[i]);
   drop(model, MT_WIRE, model->weight);
@@ -178,6 +182,7 @@ void mt_model_free(struct mt_model *model)
   mt_free(model->x);
   mt_free(model->host_token);
   mt_free(model->host_target);
+  mt_free(model->host_segment);
   mt_free(model->host_scale);
   mt_free(model->host_loss);
   mt_moe_free(model->moe);

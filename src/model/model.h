@@ -64,6 +64,7 @@ struct mt_model {
   int32_t *token, *position, *target;   /* device [N] */
   float *scale;                         /* device [N]: weight of a target in the loss, over the step's tokens */
   int32_t *host_token, *host_target;    /* host [N] */
+  int32_t *segment, *host_segment;      /* device and host [N]: which document of its sequence; NULL = all one */
   float *host_scale;                    /* host [N] */
   float *loss, *host_loss;              /* [N] */
   void *logits;                         /* device [head_rows, V] */
@@ -90,7 +91,12 @@ void mt_model_pieces(struct mt_model *model,
 /* Shards -> what every rank computes with; experts are fetched when needed. After init, load and each update. Collective. */
 void mt_model_publish(struct mt_model *model);
 
-/* Sets the micro-step: B sequences; token, target [B T], scale [B T] (0: not a target) from host_*; copies to the device. */
+/* segment[T]: the documents of one sequence token[T], counted from 0. `id` opens a document (MT_DOCUMENT_START) or closes it
+ * (MT_DOCUMENT_END); what comes before the first such border is document 0. Pure. */
+void mt_model_segments(enum mt_document document, int64_t id, const int32_t *token, int64_t T, int32_t *segment);
+/* Sets the micro-step: B sequences; token, target [B T], scale [B T] (0: not a target) from host_*; copies to the device.
+ * With data.document, attention sees a sequence's documents apart. Positions do not start again with a document, and a
+ * document's last token still predicts the first of the next: llm.c and nanoGPT train on both. */
 void mt_model_batch(struct mt_model *model, int64_t B);
 /* Forward pieces, in this order; MoE layers run moe.h's between attention and the next layer (mt_model_norm2 before the
  * gate; their input is layer[l].y2, their output is added to x[l + 1]). */
