@@ -19,9 +19,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Ends a part: takes each rank's reason (or NULL), lets the lowest rank that has one say it, and gives all
- * ranks `bad` if any has one. Collective. */
-static enum mt_status settle(struct mt_comm *comm, enum mt_status bad, const char *path, char *reason)
+/* Ends a part: takes each rank's reason (or NULL), lets the lowest rank that has one say it (as a warning where the caller
+ * goes on to another file), and gives all ranks `bad` if any has one. Collective. */
+static enum mt_status settle_or_skip(struct mt_comm *comm, enum mt_status bad, enum mt_skip skip, const char *path,
+                                     char *reason)
 {
   int32_t mine = reason != NULL, *all = MT_NEW(MT_TAG_IO, int32_t, comm->size);
   mt_allgather(comm, &mine, all, sizeof mine);
@@ -31,13 +32,22 @@ static enum mt_status settle(struct mt_comm *comm, enum mt_status bad, const cha
       failed++;
       first = first < 0 ? r : first;
     }
-  if (first == comm->rank && failed == 1)
-    mt_error("checkpoint %s: %s", path, reason);
-  else if (first == comm->rank)
-    mt_error("checkpoint %s: %s (and %d more ranks)", path, reason, failed - 1);
+  if (first == comm->rank) {
+    char *more = failed > 1 ? mt_format(" (and %d more ranks)", failed - 1) : mt_strdup("");
+    if (skip == MT_SKIP_YES)
+      mt_warn("checkpoint %s is skipped: %s%s", path, reason, more);
+    else
+      mt_error("checkpoint %s: %s%s", path, reason, more);
+    mt_free(more);
+  }
   mt_free(all);
   mt_free(reason);
   return failed ? bad : MT_OK;
+}
+
+static enum mt_status settle(struct mt_comm *comm, enum mt_status bad, const char *path, char *reason)
+{
+  return settle_or_skip(comm, bad, MT_SKIP_NO, path, reason);
 }
 
 static int64_t element_count(const struct mt_dataset *dataset)
@@ -341,32 +351,56 @@ enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int kee
 
 /* ---- finding and loading ---- */
 
-enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, char **path)
+/* Rank 0: the newest usable file of a step below *before, whose step it becomes; NULL if there is none. */
+static char *find_newest(const char *dir, int64_t *before, char **reason)
 {
-  char *found = NULL, *reason = NULL;
-  if (comm->rank == 0) {
-    int64_t *step;
-    int n;
-    reason = mt_checkpoint_folder_list(dir, &step, &n);
-    for (int i = 0; i < n && !reason && !found; i++) {
-      struct mt_checkpoint_file file;
-      found = mt_checkpoint_path(dir, step[i]);
-      char *bad = mt_checkpoint_file_read(found, &file);
-      if (!bad) {
-        mt_checkpoint_file_free(&file);
-        continue;
-      }
-      mt_warn("checkpoint %s is skipped: %s", found, bad);
-      mt_free(bad);
-      mt_free(found);
-      found = NULL;
+  char *found = NULL;
+  int64_t *step;
+  int n;
+  *reason = mt_checkpoint_folder_list(dir, &step, &n);
+  for (int i = 0; i < n && !*reason && !found; i++) {
+    if (step[i] >= *before)
+      continue;
+    struct mt_checkpoint_file file;
+    char *bad = mt_checkpoint_file_read(found = mt_checkpoint_path(dir, step[i]), &file);
+    if (!bad) {
+      mt_checkpoint_file_free(&file);
+      *before = step[i];
+      break;
     }
-    mt_free(step);
+    mt_warn("checkpoint %s is skipped: %s", found, bad);
+    mt_free(bad);
+    mt_free(found);
+    found = NULL;
   }
+  if (n > 0 && !found && !*reason)
+    *reason = mt_format("found %d damaged or foreign files, expected a usable step-*.h5 among them; "
+                        "checkpoint.resume = never starts anew", n);
+  mt_free(step);
+  return found;
+}
+
+enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, int64_t *before, char **path)
+{
+  char *reason = NULL, *found = comm->rank == 0 ? find_newest(dir, before, &reason) : NULL;
   enum mt_status status = settle(comm, MT_CORRUPT, dir, reason);
   *path = status == MT_OK ? mt_bcast_text(comm, found, 0) : NULL;
+  mt_bcast(comm, before, sizeof *before, 0);
   mt_free(found);
   return status;
+}
+
+int64_t mt_checkpoint_last(struct mt_comm *comm, const char *dir)
+{
+  int64_t last = -1, *step = NULL;
+  int n = 0;
+  if (comm->rank == 0)
+    mt_free(mt_checkpoint_folder_list(dir, &step, &n)); /* a folder that cannot be read is said when it is used */
+  if (n > 0)
+    last = step[0];
+  mt_free(step);
+  mt_bcast(comm, &last, sizeof last, 0);
+  return last;
 }
 
 /* Reads one text and compares its checksum. */
@@ -398,12 +432,12 @@ static char *read_texts(const char *path, struct mt_checkpoint *checkpoint)
   return reason;
 }
 
-enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path,
+enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path, enum mt_skip skip,
                                         struct mt_checkpoint *checkpoint)
 {
   *checkpoint = (struct mt_checkpoint){0};
   enum mt_status status =
-      settle(comm, MT_CORRUPT, path, comm->rank == 0 ? read_texts(path, checkpoint) : NULL);
+      settle_or_skip(comm, MT_CORRUPT, skip, path, comm->rank == 0 ? read_texts(path, checkpoint) : NULL);
   if (status != MT_OK) {
     mt_checkpoint_free_texts(checkpoint);
     return status;
@@ -481,13 +515,13 @@ static char *compare_sums(const struct mt_checkpoint *checkpoint, const struct e
   return reason;
 }
 
-enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path,
+enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path, enum mt_skip skip,
                                   const struct mt_checkpoint *checkpoint)
 {
   check_same_datasets(comm, checkpoint);
   struct entry *entry = MT_ZNEW(MT_TAG_IO, struct entry, checkpoint->ndataset);
   enum mt_status status =
-      settle(comm, MT_CORRUPT, path, comm->rank == 0 ? match_datasets(path, checkpoint, entry) : NULL);
+      settle_or_skip(comm, MT_CORRUPT, skip, path, comm->rank == 0 ? match_datasets(path, checkpoint, entry) : NULL);
   if (status == MT_OK) {
     mt_bcast(comm, entry, checkpoint->ndataset * (int64_t)sizeof *entry, 0);
     int64_t n, total, *offset = MT_NEW(MT_TAG_IO, int64_t, checkpoint->ndataset);
@@ -497,10 +531,10 @@ enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path,
         checkpoint->dataset[i].nrange = 0;
     }
     struct mt_piece *piece = make_pieces(checkpoint, offset, &n);
-    status = settle(comm, MT_CORRUPT, path, mt_pieces_read(path, n, piece));
+    status = settle_or_skip(comm, MT_CORRUPT, skip, path, mt_pieces_read(path, n, piece));
     if (status == MT_OK) {
       struct record *record = gather_records(comm, n, piece, &total);
-      status = settle(comm, MT_CORRUPT, path,
+      status = settle_or_skip(comm, MT_CORRUPT, skip, path,
                       comm->rank == 0 ? compare_sums(checkpoint, entry, record, total) : NULL);
       mt_free(record);
     }

@@ -50,20 +50,26 @@ struct mt_checkpoint {
  * once, agreed, and leaves older checkpoints and no temporary file behind: MT_FAILED. */
 enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int keep,
                                   const struct mt_checkpoint *checkpoint, int64_t *bytes);
-/* The newest complete checkpoint in dir: its path (caller frees), or NULL if there is none. Files that are
+/* The newest complete checkpoint in dir of a step below *before (INT64_MAX: of any step), and its step in *before, so that
+ * another call goes on to older ones: its path (caller frees), or NULL if dir holds no file step-*.h5. Files that are
  * skipped (incomplete, foreign, truncated) are named once with the reason. Decided by rank 0, told to all.
- * Collective. A folder that exists but cannot be read, or is a file: agreed MT_CORRUPT. */
-enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, char **path);
+ * Collective. Agreed MT_CORRUPT, said once: there are files of checkpoints, but none can be used (a run must not start
+ * anew without a word where it should have gone on); a folder that exists but cannot be read, or is a file. */
+enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, int64_t *before, char **path);
+/* The largest step that a file's name in dir claims, usable or not; -1: none. Collective. */
+int64_t mt_checkpoint_last(struct mt_comm *comm, const char *dir);
+/* What is wrong with a file that is read: an error, or a warning that it is skipped, if the caller goes on to another. */
+enum mt_skip { MT_SKIP_NO, MT_SKIP_YES };
 /* Reads attributes and texts of a file: step, tokens, and every text under /config and /state in
  * checkpoint->text (owned by the caller, freed by mt_checkpoint_free_texts); ndataset stays 0. Rank 0 reads,
  * all get it. Collective. MT_CORRUPT, said once with path and cause. */
-enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path,
+enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path, enum mt_skip skip,
                                         struct mt_checkpoint *checkpoint);
 /* Reads the datasets' ranges (this rank count's, which need not be the writer's) and compares checksums
  * combined over the ranks. Names starting with "?" (rest of the name follows) are optional: nrange is set to
  * 0 if absent. Collective. MT_CORRUPT, said once: dataset missing, other shape (found, expected), wrong
  * checksum, short file. */
-enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path,
+enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path, enum mt_skip skip,
                                   const struct mt_checkpoint *checkpoint);
 void mt_checkpoint_free_texts(struct mt_checkpoint *checkpoint);
 /* The text of that name, borrowed; NULL if absent. */

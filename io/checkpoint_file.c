@@ -38,7 +38,7 @@ static char *complaint(const char *what, const char *name)
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &cause);
   char *reason =
       mt_format("%s%s%s (HDF5: %s%s)", what, *name ? " " : "", name, cause ? cause : "no cause given",
-                cause && strstr(cause, "lock") ? "; HDF5_USE_FILE_LOCKING=FALSE may help" : "");
+                cause && strstr(cause, "lock file") ? "; HDF5_USE_FILE_LOCKING=FALSE may help" : "");
   mt_free(cause);
   return reason;
 }

@@ -24,7 +24,8 @@ static enum mt_status save(struct mt_comm *comm, const char *dir, int64_t step, 
 static enum mt_status load(struct mt_comm *comm, const char *dir, int64_t rows)
 {
   char *path;
-  enum mt_status status = mt_checkpoint_newest(comm, dir, &path);
+  int64_t before = INT64_MAX;
+  enum mt_status status = mt_checkpoint_newest(comm, dir, &before, &path);
   if (status != MT_OK)
     return status;
   if (!path) {
@@ -32,9 +33,9 @@ static enum mt_status load(struct mt_comm *comm, const char *dir, int64_t rows)
     return MT_OK;
   }
   struct mt_checkpoint state, c = case_new(comm, -1, 12345, NDATASET, rows);
-  status = mt_checkpoint_read_state(comm, path, &state);
+  status = mt_checkpoint_read_state(comm, path, MT_SKIP_NO, &state);
   if (status == MT_OK)
-    status = mt_checkpoint_load(comm, path, &c);
+    status = mt_checkpoint_load(comm, path, MT_SKIP_NO, &c);
   if (status == MT_OK) {
     int right = case_equal(&c, state.step) && case_state_equal(&state, state.step, NDATASET);
     status = mt_agree(comm, right ? MT_OK : MT_FAILED);

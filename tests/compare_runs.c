@@ -2,13 +2,15 @@
  *
  *   compare_runs log A.jsonl B.jsonl FROM TO TOLERANCE      step lines FROM to TO
  *   compare_runs weights A.h5 B.h5 TOLERANCE                /params, /adam_m and /adam_v of two checkpoints
- *   compare_runs steps A.jsonl KEY                          one line a step, "step value", the void ones left out
+ *   compare_runs steps A.jsonl KEY                          one line a step, "step value", the void ones left
+ * out compare_runs offset A.h5 DATASET                        byte of the file where the dataset's data begin
  *
- * Step lines must have the same batch_hash, lr, tokens and updated, and loss and grad_norm within the tolerance (relative;
- * 0 = the same bits). Step lines above a later start's from_step are void. Tensors are compared norm-wise: the norm of the
- * difference over the norm of A (0 = the same bytes). The trap: a bias whose gradient is analytically zero (GPT-2's keys)
- * gets noise that Adam blows up to the size of a step; so a vector counts against the norm of its layer's weights too.
- * Exit codes: 0 equal, 1 different (what differs most is said), 99 not to be compared. */
+ * Step lines must have the same batch_hash, lr, tokens and updated, and loss and grad_norm within the
+ * tolerance (relative; 0 = the same bits). Step lines above a later start's from_step are void. Tensors are
+ * compared norm-wise: the norm of the difference over the norm of A (0 = the same bytes). The trap: a bias
+ * whose gradient is analytically zero (GPT-2's keys) gets noise that Adam blows up to the size of a step; so
+ * a vector counts against the norm of its layer's weights too. Exit codes: 0 equal, 1 different (what differs
+ * most is said), 99 not to be compared. */
 #include <hdf5.h>
 #include <math.h>
 #include <stdio.h>
@@ -84,7 +86,8 @@ static double distance(double a, double b)
 
 static int compare_logs(const char *a_path, const char *b_path, int64_t from, int64_t to, double tolerance)
 {
-  static const char *const exact[] = {"batch_hash", "lr", "tokens", "updated"}, *const near[] = {"loss", "grad_norm"};
+  static const char *const exact[] = {"batch_hash", "lr", "tokens", "updated"}, *const near[] = {"loss",
+                                                                                                 "grad_norm"};
   struct log a = read_log(a_path), b = read_log(b_path);
   int differ = 0;
   double most = 0;
@@ -104,7 +107,8 @@ static int compare_logs(const char *a_path, const char *b_path, int64_t from, in
       mt_free(q);
     }
     for (int i = 0; i < 2; i++) {
-      double p = mt_json_as_real(mt_json_get(x, near[i]), NAN), q = mt_json_as_real(mt_json_get(y, near[i]), NAN);
+      double p = mt_json_as_real(mt_json_get(x, near[i]), NAN),
+             q = mt_json_as_real(mt_json_get(y, near[i]), NAN);
       double d = distance(p, q);
       most = d > most ? d : most;
       if (d > tolerance) {
@@ -131,7 +135,8 @@ static int print_steps(const char *path, const char *key)
 
 /* ---- checkpoints ---- */
 
-static float *read_set(hid_t file, const char *path, const char *group, const char *name, int64_t *n, int *ndim)
+static float *read_set(hid_t file, const char *path, const char *group, const char *name, int64_t *n,
+                       int *ndim)
 {
   char full[320];
   snprintf(full, sizeof full, "%s/%s", group, name);
@@ -149,7 +154,8 @@ static float *read_set(hid_t file, const char *path, const char *group, const ch
   return data;
 }
 
-/* "transformer.h.3." of "transformer.h.3.attn.c_attn.bias": as far as the first number's dot, else nothing. */
+/* "transformer.h.3." of "transformer.h.3.attn.c_attn.bias": as far as the first number's dot, else nothing.
+ */
 static size_t layer_length(const char *name)
 {
   const char *digit = strpbrk(name, "0123456789");
@@ -205,7 +211,8 @@ static int compare_weights(const char *a_path, const char *b_path, double tolera
       int64_t n, m;
       int ndim, other_ndim;
       H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name, H5P_DEFAULT);
-      float *x = read_set(a, a_path, groups[g], name, &n, &ndim), *y = read_set(b, b_path, groups[g], name, &m, &other_ndim);
+      float *x = read_set(a, a_path, groups[g], name, &n, &ndim),
+            *y = read_set(b, b_path, groups[g], name, &m, &other_ndim);
       if (!x || !y || n != m || ndim != other_ndim)
         give_up("not the same shape:", name);
       double square = 0, norm = 0;
@@ -217,7 +224,9 @@ static int compare_weights(const char *a_path, const char *b_path, double tolera
       norm = sqrt(norm);
       if (strstr(name, "bias") && tolerance > 0)
         norm = layer_norm(a, a_path, groups[g], name);
-      double d = memcmp(x, y, sizeof *x * (size_t)n) == 0 ? 0 : norm > 0 && square > 0 ? square / norm : HUGE_VAL;
+      double d = memcmp(x, y, sizeof *x * (size_t)n) == 0 ? 0
+                 : norm > 0 && square > 0                 ? square / norm
+                                                          : HUGE_VAL;
       if (!(d <= tolerance)) {
         printf("%s/%s: norm-wise difference %.2g\n", groups[g], name, d);
         differ = 1;
@@ -239,6 +248,18 @@ static int compare_weights(const char *a_path, const char *b_path, double tolera
   return sets ? differ : 99;
 }
 
+static int print_offset(const char *path, const char *name)
+{
+  hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT),
+        set = file < 0 ? -1 : H5Dopen2(file, name, H5P_DEFAULT);
+  if (set < 0)
+    give_up("cannot open", file < 0 ? path : name);
+  printf("%lld\n", (long long)H5Dget_offset(set));
+  H5Dclose(set);
+  H5Fclose(file);
+  return 0;
+}
+
 int main(int argc, char **argv)
 {
   if (argc == 7 && !strcmp(argv[1], "log"))
@@ -247,6 +268,8 @@ int main(int argc, char **argv)
     return compare_weights(argv[2], argv[3], atof(argv[4]));
   if (argc == 4 && !strcmp(argv[1], "steps"))
     return print_steps(argv[2], argv[3]);
+  if (argc == 4 && !strcmp(argv[1], "offset"))
+    return print_offset(argv[2], argv[3]);
   fprintf(stderr, "usage: see the head of compare_runs.c\n");
   return 99;
 }

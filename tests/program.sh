@@ -13,8 +13,7 @@ for needed in "$motley" "$compare"; do
   [ -x "$needed" ] || { echo "$needed: not built"; exit 99; }
 done
 work=$(mktemp -d "${TMPDIR-/tmp}/motley-program-XXXXXX") || exit 99
-launcher=
-trap '[ -z "$launcher" ] || kill -KILL -- "-$launcher" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'rm -rf "$work"' EXIT
 trap 'exit 99' HUP INT TERM
 cd "$work" || exit 99
 failed=0 passed=0 skipped=
@@ -40,6 +39,32 @@ run() {
   code=$?
   if [ $code -eq "$want" ]; then right; else wrong "exit code $code, expected $want: $* on $ranks ranks"; fi
 }
+# start RANKS ARGS...: the same in the background: $launcher is mpirun's process, which takes signals. Then ended CODE.
+start() {
+  ranks=$1
+  shift
+  started="$* on $ranks ranks"
+  rm -f launcher
+  timeout -k 5 90 sh -c 'echo $$ >launcher; exec "$@"' - "$mpirun" -np "$ranks" --bind-to none ${options-} "$motley" "$@" \
+    >out 2>err &
+  job=$!
+  until [ -s launcher ]; do sleep 0.01; done
+  launcher=$(cat launcher)
+}
+ended() {
+  wait $job
+  code=$?
+  if [ $code -eq "$1" ]; then right; else wrong "exit code $code, expected $1: $started"; fi
+}
+# await TEXT FILE: until FILE holds TEXT, half a minute at most.
+await() {
+  tries=0
+  until grep -q -e "$1" "$2" 2>/dev/null; do
+    tries=$((tries + 1))
+    [ $tries -le 1500 ] || { wrong "'$1' does not come in $2"; return 1; }
+    sleep 0.02
+  done
+}
 # says COUNT TEXT: so many lines of the last run's output hold TEXT (a basic regular expression).
 says() {
   found=$(cat out err | grep -c -e "$2")
@@ -56,6 +81,11 @@ differs() {
   "$compare" "$@" >compared 2>&1
   code=$?
   if [ $code -eq 1 ]; then right; else wrong "compare $*: expected a difference (code $code)"; sed 's/^/    /' compared; fi
+}
+# flip FILE OFFSET: changes one byte.
+flip() {
+  byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
+  printf "\\$(printf %o $(((byte + 129) % 256)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
 }
 # is WHAT FOUND EXPECTED
 is() {

@@ -96,12 +96,12 @@ static enum mt_status load(int file, int step, uint64_t seed, int ndataset)
 {
   struct mt_checkpoint c = case_new(comm, -1, seed, ndataset, 17), state;
   char *path = path_of(file);
-  enum mt_status status = mt_checkpoint_read_state(comm, path, &state);
+  enum mt_status status = mt_checkpoint_read_state(comm, path, MT_SKIP_NO, &state);
   if (status == MT_OK && !all(case_state_equal(&state, step, ndataset)))
     status = MT_USAGE;
   mt_checkpoint_free_texts(&state);
   if (status == MT_OK)
-    status = mt_checkpoint_load(comm, path, &c);
+    status = mt_checkpoint_load(comm, path, MT_SKIP_NO, &c);
   if (status == MT_OK && !all(case_equal(&c, step)))
     status = MT_USAGE;
   mt_free(path);
@@ -183,7 +183,8 @@ END_TEST
 static int newest_is(const char *expected)
 {
   char *path = NULL;
-  enum mt_status status = mt_checkpoint_newest(comm, dir, &path);
+  int64_t before = INT64_MAX;
+  enum mt_status status = mt_checkpoint_newest(comm, dir, &before, &path);
   char *want = expected ? mt_format("%s/%s", dir, expected) : NULL;
   int right = status == MT_OK && (path ? want && strcmp(path, want) == 0 : !want);
   mt_free(path);
@@ -216,7 +217,8 @@ START_TEST(test_newest)
   ck_assert(right);
   /* A folder that is not there is no error; a file in its place is. */
   char *sub = mt_format("%s/sub", dir), *path = sub;
-  ck_assert_int_eq(mt_checkpoint_newest(comm, sub, &path), MT_OK);
+  int64_t before = INT64_MAX;
+  ck_assert_int_eq(mt_checkpoint_newest(comm, sub, &before, &path), MT_OK);
   ck_assert_ptr_null(path);
   if (comm->rank == 0) {
     FILE *file = fopen(sub, "w");
@@ -224,13 +226,13 @@ START_TEST(test_newest)
   }
   mt_barrier(comm);
   old = hush();
-  enum mt_status status = mt_checkpoint_newest(comm, sub, &path);
+  enum mt_status status = mt_checkpoint_newest(comm, sub, &before, &path);
   struct mt_checkpoint c = case_new(comm, 1, 1, 8, 17);
   int64_t bytes;
   enum mt_status saved = mt_checkpoint_save(comm, sub, 0, &c, &bytes);
   char *deeper = mt_format("%s/deeper", sub);
   enum mt_status saved_deeper = mt_checkpoint_save(comm, deeper, 0, &c, &bytes);
-  enum mt_status missing = mt_checkpoint_load(comm, "/nonexistent/step-00000001.h5", &c);
+  enum mt_status missing = mt_checkpoint_load(comm, "/nonexistent/step-00000001.h5", MT_SKIP_NO, &c);
   unhush(old);
   case_free(&c);
   mt_free(deeper);
@@ -272,7 +274,7 @@ static enum mt_status load_changed(const char *name, int ndim, int64_t dim0, int
   int made = d->nrange;
   char *path = path_of(1);
   int old = hush();
-  enum mt_status status = mt_checkpoint_load(comm, path, &c);
+  enum mt_status status = mt_checkpoint_load(comm, path, MT_SKIP_NO, &c);
   unhush(old);
   mt_free(path);
   *nrange = d->nrange;

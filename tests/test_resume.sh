@@ -1,26 +1,10 @@
 #!/bin/sh
-# Resuming: on the same ranks with the bits of the uninterrupted run, on others up to rounding; and what a resume must not
-# do: replay learning rates or positions, take a damaged checkpoint, or silently start anew.
+# Resuming: on the same ranks with the bits of the uninterrupted run, on others up to rounding, without learning rates,
+# warm-up or positions played again.
 . "${srcdir-.}/tests/program.sh"
 
 MOTLEY_NODES=1,3
 export MOTLEY_NODES
-
-# signalled RUN ARGS...: starts on 4 ranks, sends USR1 to mpirun once some steps are done; must end with 75.
-signalled() {
-  dir=$1
-  shift
-  timeout -k 5 60 "$mpirun" -np 4 --bind-to none "$motley" "$@" >out 2>err &
-  job=$!
-  tries=0
-  until grep -q '"step": 3,' "$dir/log.jsonl" 2>/dev/null || [ $tries -gt 400 ]; do
-    sleep 0.02
-    tries=$((tries + 1))
-  done
-  pkill -USR1 -P $job
-  wait $job
-  is "exit code after USR1" $? 75
-}
 
 say "the same ranks: stopped and resumed, by the end of steps and by a signal"
 for case in "mixtral sequence static" "mixtral micro_batch random" "gpt2 sequence random" "gpt2 micro_batch static"; do
@@ -40,7 +24,10 @@ for case in "mixtral sequence static" "mixtral micro_batch random" "gpt2 sequenc
   differs log whole/log.jsonl other/log.jsonl 7 12 1e-3
   differs weights whole/checkpoints/step-00000012.h5 other/checkpoints/step-00000012.h5 1e-3
   # A signal stops it anywhere; then to 10 steps further, both ways.
-  signalled signal train c.ini --set log.dir=signal --set train.steps=100000
+  start 4 train c.ini --set log.dir=signal --set train.steps=100000
+  await '"step": 3,' signal/log.jsonl
+  kill -USR1 "$launcher"
+  ended 75
   at=$(sed -n 's/.*"event": "stop", "step": \([0-9]*\), "reason": "signal".*/\1/p' signal/log.jsonl)
   is "checkpoints after the signal" "$(checkpoints signal)" "$(printf 'step-%08d.h5' "$at")"
   run 0 0 inspect signal/checkpoints
@@ -52,6 +39,39 @@ for case in "mixtral sequence static" "mixtral micro_batch random" "gpt2 sequenc
   end=$(printf 'checkpoints/step-%08d.h5' $end)
   same weights whole/$end signal/$end 0
 done
+say "other ranks"
+for family in mixtral gpt2; do
+  config $family "train.steps = 6" >c.ini
+  rm -rf whole
+  run 0 4 train c.ini --set log.dir=first
+  run 0 4 train c.ini --set log.dir=whole --set train.steps=11
+  for ranks in 1 2 3 6 8; do
+    rm -rf other
+    mkdir -p other
+    cp -r first/checkpoints other
+    MOTLEY_NODES= run 0 $ranks train c.ini --set log.dir=other --set train.steps=11
+    says 1 "resuming other/checkpoints/step-00000006.h5 after step 6 (other ranks, places or settings: goes on up to rounding)"
+    is "ranks in the log" "$(grep -c "\"from_step\": 6, .*\"same_places\": false, \"ranks\": $ranks," other/log.jsonl)" 1
+    same log whole/log.jsonl other/log.jsonl 7 11 1e-5
+    is "tokens" "$("$compare" steps other/log.jsonl tokens | tail -n 1)" "11 $((11 * 10 * 24))"
+  done
+  rm -rf first
+done
 unset MOTLEY_NODES
+
+say "what was decided once is not decided again: cosine to a fixed step, positions over epochs, stopped during warm-up"
+# 99 samples, 10 a step: the second epoch begins within step 10.
+config mixtral "data.train = $work/short.txt" "train.schedule = cosine" "train.decay_steps = 11" "train.min_lr = 1e-4" >c.ini
+head -c $((99 * 24 + 1)) train.txt >short.txt
+run 0 2 train c.ini --set log.dir=long
+for steps in 2 3 9 12; do run 0 2 train c.ini --set log.dir=short --set train.steps=$steps; done
+same log long/log.jsonl short/log.jsonl 1 12 0
+same weights long/checkpoints/step-00000012.h5 short/checkpoints/step-00000012.h5 0
+is "learning rates" "$("$compare" steps long/log.jsonl lr | awk '{ printf "%s%.5f", (NR > 1 ? " " : ""), $2 }')" \
+  "0.00075 0.00150 0.00225 0.00300 0.00286 0.00245 0.00187 0.00123 0.00065 0.00024 0.00010 0.00010"
+is "hashes all differ" "$("$compare" steps long/log.jsonl batch_hash | cut -d ' ' -f 2 | sort -u | wc -l | tr -d ' ')" 12
+run 0 2 train c.ini --set log.dir=short
+says 1 "nothing to do: train.steps is 12; raise it to train further"
+is "no new step" "$(grep -c '"event": "step"' short/log.jsonl)" 12
 
 finish

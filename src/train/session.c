@@ -3,31 +3,78 @@
 #include "base/log.h"
 #include <string.h>
 
-enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T, int training,
-                               struct mt_session *session)
+/* A model cannot be run without weights. */
+static enum mt_status say_no_weights(const struct mt_session *session)
 {
-  *session = (struct mt_session){.comm = comm, .config = config, .same = 1};
-  const char *name = strcmp(config->parallel.device, "auto") ? config->parallel.device : "cpu";
-  enum mt_status status = mt_agree(comm, mt_device_open(name, comm->cluster->place[comm->rank].threads, &session->device));
-  if (status == MT_OK)
-    status = mt_state_find(comm, config, &session->checkpoint, &session->progress, &session->same);
-  if (status == MT_OK && !session->checkpoint && !training) {
-    char *dir = mt_state_dir(config);
-    if (comm->rank == 0)
+  if (session->comm->rank == 0) {
+    char *dir = mt_state_dir(session->config);
+    if (!strcmp(session->config->checkpoint.resume, "never"))
+      mt_error(
+          "checkpoint.resume: found never, expected auto or the path of a checkpoint to read weights from");
+    else
       mt_error("%s: found no complete checkpoint, expected one to read weights from", dir);
     mt_free(dir);
-    status = MT_USAGE;
   }
+  return MT_USAGE;
+}
+
+/* A run that starts over in the folder of another leaves files behind that the next resume = auto would take
+ * for its own. */
+static void warn_of_later(const struct mt_session *session)
+{
+  char *dir = mt_state_dir(session->config);
+  int64_t last = mt_checkpoint_last(session->comm, dir);
+  if (session->comm->rank == 0 && last > session->progress.step &&
+      strcmp(session->config->checkpoint.resume, "auto"))
+    mt_warn("%s holds a checkpoint of step %lld, and this run starts after step %lld: checkpoint.resume = "
+            "auto will take the "
+            "larger step; use another checkpoint.dir, or move the old files away",
+            dir, (long long)last, (long long)session->progress.step);
+  mt_free(dir);
+}
+
+static enum mt_status find_weights(struct mt_session *session, int training)
+{
+  session->from.before = INT64_MAX;
+  MT_TRY(mt_state_find(session->comm, session->config, &session->from));
+  return session->from.path || training ? MT_OK : say_no_weights(session);
+}
+
+/* What was found is known to be damaged only when it is read; then, with resume = auto, the next older one's
+ * turn comes. */
+static enum mt_status load_weights(struct mt_session *session, int training)
+{
+  while (session->from.path) {
+    enum mt_status status =
+        mt_state_load(session->comm, session->model, session->config, session->from.path, training);
+    if (status != MT_CORRUPT || strcmp(session->config->checkpoint.resume, "auto"))
+      return status;
+    MT_TRY(mt_state_find(session->comm, session->config, &session->from));
+  }
+  mt_model_init(session->model, (uint64_t)session->config->train.seed);
+  return MT_OK;
+}
+
+enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T,
+                               int training, struct mt_session *session)
+{
+  *session = (struct mt_session){.comm = comm, .config = config};
+  const char *name = strcmp(config->parallel.device, "auto") ? config->parallel.device : "cpu";
+  enum mt_status status =
+      mt_agree(comm, mt_device_open(name, comm->cluster->place[comm->rank].threads, &session->device));
+  if (status == MT_OK)
+    status = find_weights(session, training);
   if (status == MT_OK)
     status = mt_model_new(comm, session->device, config, max_B, T, training, &session->model);
-  if (status == MT_OK && session->checkpoint)
-    status = mt_state_load(comm, session->model, session->checkpoint, training);
-  else if (status == MT_OK)
-    mt_model_init(session->model, (uint64_t)config->train.seed);
+  if (status == MT_OK)
+    status = load_weights(session, training);
   if (status != MT_OK) {
     mt_session_close(session);
     return status;
   }
+  session->progress = session->from.progress;
+  if (training)
+    warn_of_later(session);
   mt_model_publish(session->model);
   return MT_OK;
 }
@@ -37,6 +84,6 @@ void mt_session_close(struct mt_session *session)
   mt_model_free(session->model);
   if (session->device)
     session->device->ops->close(session->device);
-  mt_free(session->checkpoint);
+  mt_free(session->from.path);
   *session = (struct mt_session){0};
 }

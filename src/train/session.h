@@ -4,20 +4,19 @@
 #include "train/state.h"
 
 struct mt_session {
-  struct mt_comm *comm;            /* borrowed */
-  const struct mt_config *config;  /* borrowed */
-  struct mt_device *device;        /* owned */
-  struct mt_model *model;          /* owned */
-  struct mt_progress progress;
-  char *checkpoint;                /* path the weights came from, NULL = initial values; owned */
-  int same;                        /* 1: the checkpoint was written by the same ranks and places */
+  struct mt_comm *comm;           /* borrowed */
+  const struct mt_config *config; /* borrowed */
+  struct mt_device *device;       /* owned */
+  struct mt_model *model;         /* owned */
+  struct mt_resume from;          /* where the weights came from (path NULL = initial values); path owned */
+  struct mt_progress progress;    /* where they stand now */
 };
 
-/* Opens the device, builds the model for micro-steps of max_B sequences of T, finds and loads the checkpoint (training: or
- * makes initial weights; otherwise a missing checkpoint is MT_USAGE), publishes. Collective, agreed. On failure nothing is
- * left behind. */
-enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T, int training,
-                               struct mt_session *session);
+/* Opens the device, builds the model for micro-steps of max_B sequences of T, finds and loads the checkpoint
+ * (the newest that is whole; training: or makes initial weights; otherwise a missing checkpoint is MT_USAGE),
+ * publishes. Collective, agreed. On failure nothing is left behind. */
+enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T,
+                               int training, struct mt_session *session);
 void mt_session_close(struct mt_session *session);
 
 #endif

@@ -3,7 +3,9 @@
 #include "train/state.h"
 #include "base/json.h"
 #include "base/log.h"
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 char *mt_state_dir(const struct mt_config *config)
 {
@@ -186,52 +188,70 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   return MT_OK;
 }
 
-enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, char **path, struct mt_progress *progress,
-                             int *same)
+static int is_auto(const struct mt_config *config)
 {
-  *path = NULL;
-  *progress = (struct mt_progress){0};
-  *same = 1;
-  if (!strcmp(config->checkpoint.resume, "never"))
-    return MT_OK;
-  enum mt_status status = MT_OK;
-  if (!strcmp(config->checkpoint.resume, "auto")) {
-    char *dir = mt_state_dir(config);
-    status = mt_checkpoint_newest(comm, dir, path);
-    mt_free(dir);
-  } else
-    *path = mt_strdup(config->checkpoint.resume);
-  if (status != MT_OK || !*path)
-    return status;
-  struct mt_checkpoint file = {0};
-  status = mt_checkpoint_read_state(comm, *path, &file);
-  if (status == MT_OK) {
-    struct {
-      struct mt_progress progress;
-      int64_t same;
-    } told = {{0}, 0};
-    if (comm->rank == 0) {
-      int match = 0;
-      status = check_state(comm, config, *path, &file, &told.progress, &match);
-      told.same = match;
-    }
-    status = mt_agree(comm, status);
-    mt_bcast(comm, &told, sizeof told, 0);
-    *progress = told.progress;
-    *same = (int)told.same;
-    mt_checkpoint_free_texts(&file);
-  }
-  if (status != MT_OK) {
-    mt_free(*path);
-    *path = NULL;
-  }
-  return status;
+  return !strcmp(config->checkpoint.resume, "auto");
 }
 
-enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const char *path, int training)
+/* The file to look at next. */
+static enum mt_status find_path(struct mt_comm *comm, const struct mt_config *config, struct mt_resume *resume)
+{
+  enum mt_status status = MT_OK;
+  mt_free(resume->path);
+  resume->path = NULL;
+  if (is_auto(config)) {
+    char *dir = mt_state_dir(config);
+    status = mt_checkpoint_newest(comm, dir, &resume->before, &resume->path);
+    mt_free(dir);
+    return status;
+  }
+  const char *path = config->checkpoint.resume;
+  if (!strcmp(path, "never"))
+    return MT_OK;
+  if (comm->rank == 0 && access(path, F_OK) != 0) {
+    mt_error("checkpoint.resume: cannot open %s: %s; expected auto, never or the path of a checkpoint", path,
+             strerror(errno));
+    status = MT_USAGE;
+  }
+  resume->path = mt_strdup(path);
+  return mt_agree(comm, status);
+}
+
+enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, struct mt_resume *resume)
+{
+  struct mt_checkpoint file = {0};
+  enum mt_status status;
+  resume->progress = (struct mt_progress){0};
+  resume->same = 1;
+  do {
+    status = find_path(comm, config, resume);
+    if (status != MT_OK || !resume->path)
+      return status;
+    status = mt_checkpoint_read_state(comm, resume->path, is_auto(config) ? MT_SKIP_YES : MT_SKIP_NO, &file);
+  } while (status == MT_CORRUPT && is_auto(config));
+  if (status != MT_OK)
+    return status;
+  struct {
+    struct mt_progress progress;
+    int64_t same, status;
+  } told = {{0}, 0, MT_OK};
+  if (comm->rank == 0) {
+    int match = 0;
+    told.status = check_state(comm, config, resume->path, &file, &told.progress, &match);
+    told.same = match;
+  }
+  mt_bcast(comm, &told, sizeof told, 0);
+  mt_checkpoint_free_texts(&file);
+  resume->progress = told.progress;
+  resume->same = (int)told.same;
+  return (enum mt_status)told.status;
+}
+
+enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config, const char *path,
+                             int training)
 {
   struct mt_checkpoint checkpoint = describe(model, training);
-  enum mt_status status = mt_checkpoint_load(comm, path, &checkpoint);
+  enum mt_status status = mt_checkpoint_load(comm, path, is_auto(config) ? MT_SKIP_YES : MT_SKIP_NO, &checkpoint);
   describe_free(&checkpoint);
   return status;
 }

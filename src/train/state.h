@@ -18,12 +18,21 @@ char *mt_state_dir(const struct mt_config *config);
 /* Saves model, moments and progress. *bytes and *seconds tell size and time. Collective; MT_FAILED, said once, agreed. */
 enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
                              const struct mt_progress *progress, int64_t *bytes, double *seconds);
-/* The checkpoint that checkpoint.resume names (*path NULL: none; the caller frees), and its state: `stored` gets its
- * configuration, which must describe the same model (MT_USAGE if not). *same = 1 if ranks, places, slots and
- * settings match, so that training goes on bit for bit. Collective. */
-enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, char **path, struct mt_progress *progress,
-                             int *same);
-/* Fills master weights (and moments, if training) from a file; the caller publishes. Collective. */
-enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const char *path, int training);
+/* What checkpoint.resume names. */
+struct mt_resume {
+  char *path;      /* NULL = start from initial weights; owned by the caller of mt_state_find */
+  int64_t before;  /* auto: only checkpoints of steps below this are looked at; begin with INT64_MAX */
+  struct mt_progress progress;
+  int same;        /* 1: ranks, places, slots and settings match, so that training goes on bit for bit */
+};
+/* Finds the checkpoint that checkpoint.resume names and reads its state; its configuration must describe the same model
+ * (MT_USAGE if not). With auto, damaged files are passed over for older ones, and `before` becomes the step of the found
+ * one: if loading shows that it is damaged too, another call finds the next. MT_CORRUPT if none of them can be used;
+ * MT_USAGE if a path is not there. Collective, agreed. */
+enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, struct mt_resume *resume);
+/* Fills master weights (and moments, if training) from a file; the caller publishes. With resume = auto a damaged file is
+ * only warned of. Collective, agreed. */
+enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config, const char *path,
+                             int training);
 
 #endif

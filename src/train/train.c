@@ -58,8 +58,8 @@ static void log_start(struct run *run)
   const struct mt_session *session = &run->session;
   mt_json *json = event("start");
   mt_json_set(json, "from_step", mt_json_integer(session->progress.step));
-  mt_json_set(json, "checkpoint", mt_json_string(session->checkpoint ? session->checkpoint : ""));
-  mt_json_set(json, "same_places", mt_json_boolean(session->same));
+  mt_json_set(json, "checkpoint", mt_json_string(session->from.path ? session->from.path : ""));
+  mt_json_set(json, "same_places", mt_json_boolean(session->from.same));
   mt_json_set(json, "ranks", mt_json_integer(run->comm->size));
   mt_json_set(json, "nodes", mt_json_integer(run->comm->nnode));
   mt_json_set(json, "parameters", mt_json_integer(mt_params_total(&session->model->params)));
@@ -79,9 +79,9 @@ static void say_start(const struct run *run)
   mt_info("global batch %lld sequences of %lld tokens, %lld micro-steps; %lld training samples",
           (long long)run->config->train.global_batch, (long long)run->config->data.seq_length, (long long)run->step->nmicro,
           (long long)mt_tokens_samples(run->train.tokens));
-  if (session->checkpoint)
-    mt_info("resuming %s after step %lld (%s)", session->checkpoint, (long long)session->progress.step,
-            session->same ? "the same ranks and places: goes on bit for bit"
+  if (session->from.path)
+    mt_info("resuming %s after step %lld (%s)", session->from.path, (long long)session->progress.step,
+            session->from.same ? "the same ranks and places: goes on bit for bit"
                           : "other ranks, places or settings: goes on up to rounding");
   else
     mt_info("starting from initial weights, seed %lld", (long long)run->config->train.seed);
@@ -200,7 +200,7 @@ static enum mt_status loop(struct run *run)
   struct mt_progress *progress = &run->session.progress;
   run->started = mt_time();
   run->first_step = progress->step;
-  run->saved = run->session.checkpoint ? progress->step : -1;
+  run->saved = run->session.from.path ? progress->step : -1;
   run->step->updates = progress->updates;
   while (progress->step < config->train.steps) {
     const struct mt_step_result *result = mt_step_run(run->step, progress->step + 1, progress->sequence);
@@ -285,7 +285,7 @@ enum mt_status mt_eval_run(struct mt_comm *comm, const struct mt_config *config)
     status = mt_session_open(comm, config, config->train.micro_batch, config->data.seq_length, 0, &session);
   if (status == MT_OK) {
     struct mt_step *step = mt_step_new(comm, session.model, config, mt_data_source(&valid));
-    mt_info("%s", session.checkpoint);
+    mt_info("%s", session.from.path);
     status = validate(step, &valid, config, NULL, session.progress.step);
     mt_step_free(step);
   }
