@@ -278,7 +278,7 @@ END_TEST
 START_TEST(test_required)
 {
   struct mt_config c;
-  REFUSED("", MT_CMD_TRAIN, NULL, "bad.ini: model.family is missing, expected one of mixtral, gpt2");
+  REFUSED("", MT_CMD_TRAIN, NULL, "bad.ini: model.family is missing, expected one of mixtral, gpt2, qwen");
   REFUSED("[model]\nfamily=gpt2\n", MT_CMD_TRAIN, NULL, "model.hidden_size is missing, expected an integer");
   REFUSED("[model]\nfamily=mixtral\nn_embd=8\nn_layer=1\nn_head=1\n", MT_CMD_EVAL, NULL,
           "model.intermediate_size is missing");
@@ -455,6 +455,17 @@ static const char HF_GPT2[] =
     "\"summary_first_dropout\": 0.1, \"activation_function\": \"gelu_new\", "
     "\"layer_norm_epsilon\": 1e-05, \"vocab_size\": 50257, \"num_local_experts\": 4, "
     "\"scale_attn_weights\": true, \"initializer_range\": 0.02}";
+static const char HF_QWEN[] =
+    "{\"model_type\": \"qwen2_moe\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+    "\"num_hidden_layers\": 2, \"intermediate_size\": 96, \"moe_intermediate_size\": 24, "
+    "\"shared_expert_intermediate_size\": 0, \"num_experts\": 6, \"num_experts_per_tok\": 3, "
+    "\"norm_topk_prob\": true, \"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"hidden_act\": \"silu\", "
+    "\"max_position_embeddings\": 128, \"max_window_layers\": 28, \"use_sliding_window\": false, "
+    "\"sliding_window\": 32, \"rms_norm_eps\": 1e-06, \"rope_theta\": 500.0, \"vocab_size\": 1000}";
+static const char HF_MISTRAL[] =
+    "{\"model_type\": \"mistral\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+    "\"num_hidden_layers\": 2, \"intermediate_size\": 96, \"max_position_embeddings\": 128, \"vocab_size\": 1000, "
+    "\"rms_norm_eps\": 1e-05, \"sliding_window\": 127}";
 
 /* Reads HF's text with one replacement under the given overrides. */
 static enum mt_status reads_hf(const char *json, const char *old, const char *new, struct mt_config *c,
@@ -509,6 +520,62 @@ START_TEST(test_hugging_face)
 }
 END_TEST
 
+/* Qwen and Mistral: what their files say, and what they mean by saying nothing. */
+START_TEST(test_hugging_face_families)
+{
+  struct mt_config c;
+  ck_assert_int_eq(reads_hf(HF_QWEN, NULL, NULL, &c, NULL), MT_OK);
+  ck_assert_str_eq(said, "");
+  ck_assert_int_eq(c.model.family, MT_FAMILY_QWEN);
+  ck_assert_int_eq(c.model.intermediate_size, 24); /* no dense layer */
+  ck_assert_int_eq(c.model.num_local_experts, 6);
+  ck_assert_int_eq(c.model.sliding_window, 0);
+  ck_assert_double_eq(c.model.norm_eps, 1e-6);
+  ck_assert_double_eq(c.model.rope_theta, 500);
+  mt_config_free(&c);
+  ck_assert_int_eq(reads_hf(HF_QWEN, "\"rms_norm_eps\": 1e-06, \"rope_theta\": 500.0, ", "", &c, NULL), MT_OK);
+  ck_assert_double_eq(c.model.norm_eps, 1e-6);
+  ck_assert_double_eq(c.model.rope_theta, 1e4);
+  mt_config_free(&c);
+  ck_assert_int_eq(reads_hf(HF_QWEN, "\"use_sliding_window\": false",
+                            "\"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", \"sliding_attention\"]",
+                            &c, NULL),
+                   MT_OK);
+  ck_assert_int_eq(c.model.sliding_window, 32);
+  mt_config_free(&c);
+  ck_assert_int_eq(reads_hf(HF_QWEN, "\"intermediate_size\": 96", "\"intermediate_size\": 24", &c,
+                            "model.decoder_sparse_step=2"),
+                   MT_OK);
+  ck_assert_int_eq(c.model.intermediate_size, 24);
+  mt_config_free(&c);
+  ck_assert_int_eq(reads_hf(HF_MISTRAL, NULL, NULL, &c, NULL), MT_OK);
+  ck_assert_str_eq(said, "");
+  ck_assert_int_eq(c.model.family, MT_FAMILY_MIXTRAL);
+  ck_assert_int_eq(c.model.num_local_experts, 0);
+  ck_assert_int_eq(c.model.sliding_window, 127);
+  ck_assert_double_eq(c.model.rope_theta, 1e4);
+  mt_config_free(&c);
+  ck_assert_int_eq(reads_hf(HF_MISTRAL, ", \"sliding_window\": 127", "", &c, "model.num_local_experts=4"), MT_OK);
+  ck_assert_int_eq(c.model.num_local_experts, 4);
+  ck_assert_int_eq(c.model.sliding_window, 4096);
+  mt_config_free(&c);
+  ck_assert_int_eq(reads_hf(HF_MISTRAL, "127", "null", &c, NULL), MT_OK);
+  ck_assert_int_eq(c.model.sliding_window, 0);
+  mt_config_free(&c);
+  ck_assert_int_eq(reads_hf(HF_MIXTRAL, "\"sliding_window\": null", "\"sliding_window\": 127", &c, NULL), MT_OK);
+  ck_assert_int_eq(c.model.sliding_window, 127);
+  ck_assert_int_eq(c.data.seq_length, 128);
+  mt_config_free(&c);
+  const char *path = write_file("run.ini", with("[model]\nsliding_window = 5\n"));
+  ck_assert_int_eq(reads(path, MT_CMD_TRAIN, &c, 1, "model.family=qwen"), MT_OK);
+  ck_assert_double_eq(c.model.norm_eps, 1e-6);
+  ck_assert_int_eq(c.model.sliding_window, 5);
+  mt_config_free(&c);
+  REFUSED(with("[model]\nlayer_norm_epsilon = 1\n"), MT_CMD_TRAIN, "model.family=qwen",
+          "is not read with model.family = qwen");
+}
+END_TEST
+
 START_TEST(test_hugging_face_refused)
 {
   static const struct {
@@ -530,18 +597,38 @@ START_TEST(test_hugging_face_refused)
       {HF_MIXTRAL, "\"use_cache\": true", "\"hidden_size\": 8", "duplicate"},
       {HF_MIXTRAL, "\"silu\"", "\"relu\"", "hidden_act: found \"relu\", expected one of silu, gelu_new"},
       {HF_MIXTRAL, "\"silu\"", "\"gelu_new\"", "hidden_act: found gelu_new, expected silu"},
-      {HF_MIXTRAL, "\"sliding_window\": null", "\"sliding_window\": 127",
-       "data.seq_length (default): found 128, expected at most sliding_window (127)"},
+      {HF_MIXTRAL, "\"sliding_window\": null", "\"sliding_window\": 0",
+       "sliding_window: found 0, expected null or a number of positions"},
+      {HF_MIXTRAL, "\"use_cache\": true", "\"layer_types\": [\"sliding_attention\"]",
+       "layer_types: found [\"sliding_attention\"], expected full_attention"},
+      {HF_MIXTRAL, "\"use_cache\": true", "\"qkv_bias\": true", "qkv_bias: found true, expected false"},
       {HF_MIXTRAL, "\"hidden_size\": 64", "\"hidden_size\": 64.5",
        "hidden_size: found 64.5, expected an integer"},
       {HF_MIXTRAL, "\"hidden_size\": 64", "\"hidden_size\": \"64x\"", "hidden_size: found \"64x\""},
       {HF_MIXTRAL, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
        "config.json: model.num_key_value_heads: found 3, expected a divisor"},
-      {HF_MIXTRAL, "\"mixtral\"", "\"llama\"", "model_type: found \"llama\", expected mixtral or gpt2"},
+      {HF_MIXTRAL, "\"mixtral\"", "\"llama\"", "model_type: found \"llama\", expected mixtral, mistral, qwen2_moe or gpt2"},
       {HF_MIXTRAL, "{", "[", "not JSON"},
       {HF_GPT2, "\"resid_pdrop\": 0", "\"resid_pdrop\": 0.1", "resid_pdrop: found 0.1, expected 0"},
       {HF_GPT2, "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "scale_attn_weights"},
       {HF_GPT2, "\"gelu_new\"", "\"gelu\"", "activation_function: found \"gelu\""},
+      {HF_QWEN, "\"shared_expert_intermediate_size\": 0", "\"shared_expert_intermediate_size\": 5632",
+       "shared_expert_intermediate_size: found 5632, expected 0"},
+      {HF_QWEN, "\"shared_expert_intermediate_size\": 0", "\"use_cache\": true",
+       "shared_expert_intermediate_size: missing, which means 5632, expected it to be given"},
+      {HF_QWEN, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "norm_topk_prob: found false, expected true"},
+      {HF_QWEN, "\"norm_topk_prob\": true, ", "", "norm_topk_prob: missing, which means false"},
+      {HF_QWEN, "\"moe_intermediate_size\": 24, ", "", "moe_intermediate_size: missing, which means 1408"},
+      {HF_QWEN, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2",
+       "moe_intermediate_size: found 24, expected the same as intermediate_size"},
+      {HF_QWEN, "\"norm_topk_prob\"", "\"qkv_bias\": false, \"norm_topk_prob\"",
+       "qkv_bias: found false, expected true"},
+      {HF_QWEN, "\"use_sliding_window\": false", "\"use_sliding_window\": true",
+       "layer_types: missing, which means every other layer with use_sliding_window"},
+      {HF_QWEN, "\"use_sliding_window\": false",
+       "\"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", \"full_attention\"]",
+       "layer_types: found [\"sliding_attention\", \"full_attention\"], expected sliding_attention"},
+      {HF_QWEN, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]", "mlp_only_layers: found [0], expected none"},
   };
   struct mt_config c;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -554,10 +641,6 @@ START_TEST(test_hugging_face_refused)
   ck_assert_ptr_nonnull(strstr(said, "model.family"));
   ck_assert_int_eq(reads(NULL, MT_CMD_EVAL, &c, 1, "model.config=/no/such/file"), MT_USAGE);
   ck_assert_ptr_nonnull(strstr(said, "--set: model.config: /no/such/file: No such file or directory"));
-  ck_assert_int_eq(
-      reads_hf(HF_MIXTRAL, "\"sliding_window\": null", "\"sliding_window\": 127", &c, "data.seq_length=127"),
-      MT_OK);
-  mt_config_free(&c);
   ck_assert_int_eq(reads_hf(HF_MIXTRAL, "\"rope_theta\": 1000000.0",
                             "\"rope_parameters\": {\"rope_theta\": 5.0, \"rope_type\": \"default\"}", &c,
                             NULL),
@@ -572,18 +655,18 @@ END_TEST
 START_TEST(test_mutations)
 {
   static const char alphabet[] = "\n\n=;#\"\\[]{},.:-0123456789eEx \t\r\xff";
-  const char *const seeds[] = {MIXTRAL, HF_MIXTRAL, HF_GPT2};
+  const char *const seeds[] = {MIXTRAL, HF_MIXTRAL, HF_GPT2, HF_QWEN};
   struct mt_config a, b;
   int accepted = 0, refused = 0;
   for (uint64_t i = 0; i < 1500; i++) {
-    const char *seed = seeds[i % 3];
+    const char *seed = seeds[i % 4];
     char *text = mt_strdup(seed);
     uint64_t changes = 1 + mt_random_bits(3, MT_STREAM_TEST, 8 * i) % 3;
     for (uint64_t j = 1; j <= changes; j++) {
       uint64_t bits = mt_random_bits(3, MT_STREAM_TEST, 8 * i + j);
       text[bits % strlen(seed)] = alphabet[(bits >> 32) % (sizeof alphabet - 1)];
     }
-    enum mt_status status = i % 3 ? reads_hf(text, NULL, NULL, &a, NULL)
+    enum mt_status status = i % 4 ? reads_hf(text, NULL, NULL, &a, NULL)
                                   : reads(write_file("bad.ini", text), MT_CMD_TRAIN, &a, 0);
     if (status == MT_OK) {
       accepted++;
@@ -624,6 +707,7 @@ int main(void)
   tcase_add_test(tests, test_long_lines);
   tcase_add_test(tests, test_difference);
   tcase_add_test(tests, test_hugging_face);
+  tcase_add_test(tests, test_hugging_face_families);
   tcase_add_test(tests, test_hugging_face_refused);
   tcase_add_test(tests, test_mutations);
   suite_add_tcase(suite, tests);

@@ -144,7 +144,7 @@ END_TEST
 
 START_TEST(test_logits)
 {
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < MODEL_CASES; i++) {
     struct model_case *c = model_case_open(model_case_names[i], ragged(), "cpu", 1, 0, 0, 0, NULL);
     mt_step_run(c->step, 1, 0);
     struct vectors_shape shape;
@@ -198,12 +198,12 @@ int main(int argc, char **argv)
   Suite *suite = suite_create("model");
   TCase *tests = tcase_create("model");
   tcase_set_timeout(tests, 0);
-  tcase_add_loop_test(tests, test_vectors, 0, 4);
-  tcase_add_loop_test(tests, test_cuts, 0, 4);
-  tcase_add_loop_test(tests, test_layouts, 0, 4);
-  tcase_add_loop_test(tests, test_sharding, 0, 4);
-  tcase_add_loop_test(tests, test_wire, 0, 4);
-  tcase_add_loop_test(tests, test_same_bits, 0, 4);
+  tcase_add_loop_test(tests, test_vectors, 0, MODEL_CASES);
+  tcase_add_loop_test(tests, test_cuts, 0, MODEL_CASES);
+  tcase_add_loop_test(tests, test_layouts, 0, MODEL_CASES);
+  tcase_add_loop_test(tests, test_sharding, 0, MODEL_CASES);
+  tcase_add_loop_test(tests, test_wire, 0, MODEL_CASES);
+  tcase_add_loop_test(tests, test_same_bits, 0, MODEL_CASES);
   tcase_add_test(tests, test_logits);
   tcase_add_loop_test(tests, test_curve, 0, 2);
   suite_add_tcase(suite, tests);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const files[] = {"mixtral", "mixtral-odd", "gpt2", "gpt2-odd"};
+static const char *const files[] = {"mixtral", "mixtral-odd", "gpt2", "gpt2-odd", "qwen-odd", "mixtral-drop"};
 enum { NFILE = sizeof files / sizeof *files };
 
 /* The value of "key = value" in INI text; fails where it is missing. */

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include "status.h"
 
-enum mt_family { MT_FAMILY_MIXTRAL, MT_FAMILY_GPT2 };
+enum mt_family { MT_FAMILY_MIXTRAL, MT_FAMILY_GPT2, MT_FAMILY_QWEN };
 enum mt_aux_scope { MT_AUX_SEQUENCE, MT_AUX_MICRO_BATCH };
 enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32, MT_FORMAT_LLMC };
 enum mt_document { MT_DOCUMENT_NONE, MT_DOCUMENT_START, MT_DOCUMENT_END };
@@ -51,13 +51,14 @@ struct mt_config {
     int64_t num_experts_per_tok;     /* K */
     int64_t vocab_size;              /* V */
     int64_t max_position_embeddings; /* alias n_positions */
-    double rope_theta;               /* mixtral */
+    int64_t sliding_window;          /* positions that attention sees, its own included; 0 = all earlier */
+    double rope_theta;               /* all but gpt2 */
     enum mt_activation
-        hidden_act;  /* alias activation_function; mixtral silu, gpt2 gelu_new, nothing else yet */
-    double norm_eps; /* keys rms_norm_eps (mixtral), layer_norm_epsilon (gpt2) */
+        hidden_act;  /* alias activation_function; gpt2 gelu_new, others silu, nothing else yet */
+    double norm_eps; /* keys rms_norm_eps (mixtral 1e-5, qwen 1e-6), layer_norm_epsilon (gpt2) */
     double initializer_range;
     int64_t decoder_sparse_step; /* layer i is MoE when (i + 1) mod n = 0 */
-    int tie_word_embeddings;     /* default: gpt2 true, mixtral false */
+    int tie_word_embeddings;     /* default: gpt2 true, others false */
     double router_aux_loss_coef;
   } model;
   struct {

@@ -32,6 +32,8 @@ void mt_config_derive(struct mt_reading *reading)
     derive(reading, "model.tie_word_embeddings", gpt2 ? "true" : "false");
     if (gpt2)
       derive_integer(reading, "model.intermediate_size", 4 * c->model.hidden_size);
+    else
+      derive(reading, "model.rms_norm_eps", c->model.family == MT_FAMILY_QWEN ? "1e-06" : "1e-05");
   }
   derive_integer(reading, "model.num_key_value_heads", c->model.num_attention_heads);
   if (c->model.num_attention_heads)
@@ -102,7 +104,10 @@ static enum mt_status check_model(struct mt_reading *r)
   if (c->model.hidden_act != act)
     return mt_reading_refuse(r, "model.hidden_act", "found %s, expected %s, the activation of %s",
                              act == MT_ACTIVATION_SILU ? "gelu_new" : "silu",
-                             act == MT_ACTIVATION_SILU ? "silu" : "gelu_new", gpt2 ? "gpt2" : "mixtral");
+                             act == MT_ACTIVATION_SILU ? "silu" : "gelu_new",
+                             gpt2                                      ? "gpt2"
+                             : c->model.family == MT_FAMILY_QWEN ? "qwen"
+                                                                 : "mixtral");
   if (mt_reading_origin(r, "model.head_dim") <= MT_FROM_DERIVED && C % H)
     return mt_reading_refuse(r, "model.num_attention_heads",
                              "found %lld, expected a divisor of hidden_size (%lld)%s", H, C,
@@ -127,12 +132,6 @@ static enum mt_status check_model(struct mt_reading *r)
     return mt_reading_refuse(r, "data.seq_length",
                              "found %lld, expected at most model.max_position_embeddings (%lld)", T,
                              positions);
-  if (r->sliding_window && r->sliding_window < T)
-    return mt_reading_refuse(
-        r, "data.seq_length",
-        "found %lld, expected at most sliding_window (%lld) of %s: attention always sees all earlier "
-        "positions",
-        T, (long long)r->sliding_window, c->model.config);
   if (c->data.format == MT_FORMAT_BYTES && V < 256)
     return mt_reading_refuse(r, "model.vocab_size",
                              "found %lld, expected at least 256 with data.format = bytes", V);

@@ -14,7 +14,7 @@
 /* Keys whose other values are other mathematics, with the value that is ours. A key that ends with '*' stands
  * for all that start like it, one that starts with '*' for all that end like it. null always means "not
  * there". */
-enum rule { NUMBER /* or boolean */, WORD, LIST_OF_WORD, EMPTY /* list or object */, ONLY_NULL, ANY_VALUE };
+enum rule { NUMBER /* or boolean */, WORD, EMPTY /* list or object */, ONLY_NULL, ANY_VALUE };
 static const struct fixed {
   const char *key;
   enum rule rule;
@@ -28,7 +28,6 @@ static const struct fixed {
     {"router_jitter_noise", NUMBER, 0, "0"},
     {"attention_bias", NUMBER, 0, "false"},
     {"mlp_bias", NUMBER, 0, "false"},
-    {"qkv_bias", NUMBER, 0, "false"},
     {"clip_qkv", ONLY_NULL, 0, "null"},
     {"use_qk_norm", NUMBER, 0, "false"},
     {"scale_attn_weights", NUMBER, 1, "true"},
@@ -56,7 +55,23 @@ static const struct fixed {
     {"quantization_config", ONLY_NULL, 0, "null"},
     {"pruned_heads", EMPTY, 0, "none"},
     {"mlp_only_layers", EMPTY, 0, "none"},
-    {"layer_types", LIST_OF_WORD, 0, "full_attention"},
+};
+
+/* Our family for a model_type. A Mistral is a Mixtral without experts: the same blocks under the same names. */
+static const struct {
+  const char *model_type, *family;
+} families[] = {{"mixtral", "mixtral"}, {"mistral", "mixtral"}, {"gpt2", "gpt2"}, {"qwen2_moe", "qwen"}};
+
+/* What Hugging Face takes where a key is missing and ours would be another value; value NULL: a model that we do not
+ * have, so the key must be there. */
+static const struct {
+  const char *model_type, *key, *value, *meaning;
+} absent[] = {
+    {"mistral", "num_local_experts", "0", NULL},   {"mistral", "sliding_window", "4096", NULL},
+    {"mistral", "rope_theta", "10000", NULL},      {"mistral", "rms_norm_eps", "1e-06", NULL},
+    {"qwen2_moe", "num_experts", "60", NULL},      {"qwen2_moe", "num_experts_per_tok", "4", NULL},
+    {"qwen2_moe", "rope_theta", "10000", NULL},    {"qwen2_moe", "moe_intermediate_size", NULL, "1408"},
+    {"qwen2_moe", "norm_topk_prob", NULL, "false"}, {"qwen2_moe", "shared_expert_intermediate_size", NULL, "5632"},
 };
 
 /* About the file, not about the model. */
@@ -97,11 +112,6 @@ static int is_ours(const struct fixed *key, const mt_json *value)
     return is_number(value, key->number);
   case WORD:
     return !strcmp(mt_json_as_string(value, ""), key->ours);
-  case LIST_OF_WORD:
-    for (int64_t i = 0; i < mt_json_size(value); i++)
-      if (strcmp(mt_json_as_string(mt_json_at(value, i), ""), key->ours))
-        return 0;
-    return mt_json_is_array(value);
   case EMPTY:
     return (mt_json_is_array(value) || mt_json_is_object(value)) && mt_json_size(value) == 0;
   case ONLY_NULL:
@@ -169,15 +179,17 @@ static enum mt_status read_family(struct mt_reading *reading, const mt_json *roo
   enum mt_family before = reading->config->model.family;
   if (!type)
     return MT_OK;
-  if (!mt_option_set(family, reading->config, name)) {
-    mt_error("%s: model_type: found \"%s\", expected mixtral or gpt2", reading->config->model.config, name);
-    return MT_USAGE;
-  }
+  const char *ours = NULL;
+  for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+    ours = !strcmp(families[i].model_type, name) ? families[i].family : ours;
+  if (!ours)
+    return refuse(reading, "model_type", type, "mixtral, mistral, qwen2_moe or gpt2");
+  mt_option_set(family, reading->config, ours);
   if (source->origin > MT_FROM_JSON && before != reading->config->model.family) {
     reading->config->model.family = before;
     return mt_reading_refuse(reading, "model.family",
                              "found another family than model_type of %s, expected %s",
-                             reading->config->model.config, name);
+                             reading->config->model.config, ours);
   }
   if (source->origin < MT_FROM_JSON)
     source->origin = MT_FROM_JSON;
@@ -199,51 +211,129 @@ static enum mt_status read_rope(struct mt_reading *reading, const mt_json *value
               mt_json_get(value, "rope_theta"));
 }
 
-/* A key that is neither an option nor in the table, but needs a thought. 1: dealt with. */
+/* The window that the file's sliding_window stands for; 0 = none. Qwen's counts only where use_sliding_window says so. */
+static int64_t window_of(const struct mt_reading *reading, const mt_json *root)
+{
+  int qwen = reading->config->model.family == MT_FAMILY_QWEN;
+  int used = mt_json_as_boolean(mt_json_get(root, "use_sliding_window"), !qwen);
+  return used ? mt_json_as_integer(mt_json_get(root, "sliding_window"), 0) : 0;
+}
+
+/* A window holds for all layers or for none. Qwen's files mean every other layer where they do not list them. */
+static enum mt_status read_window(struct mt_reading *reading, const mt_json *root, const mt_json *value)
+{
+  if (mt_json_is_null(value))
+    return MT_OK;
+  if (!mt_json_is_integer(value) || mt_json_as_integer(value, 0) < 1)
+    return refuse(reading, "sliding_window", value, "null or a number of positions");
+  if (!window_of(reading, root))
+    return MT_OK;
+  if (reading->config->model.family == MT_FAMILY_QWEN && mt_json_is_null(mt_json_get(root, "layer_types"))) {
+    mt_error("%s: layer_types: missing, which means every other layer with use_sliding_window, expected "
+             "sliding_attention for each layer",
+             reading->config->model.config);
+    return MT_USAGE;
+  }
+  return take(reading, mt_option_named("model.sliding_window"), "sliding_window", value);
+}
+
+static enum mt_status read_layer_types(struct mt_reading *reading, const mt_json *root, const mt_json *value)
+{
+  const char *ours = window_of(reading, root) > 0 ? "sliding_attention" : "full_attention";
+  int same = mt_json_is_null(value) || mt_json_is_array(value);
+  for (int64_t i = 0; same && i < mt_json_size(value); i++)
+    same = !strcmp(mt_json_as_string(mt_json_at(value, i), ""), ours);
+  return same ? MT_OK : refuse(reading, "layer_types", value, ours);
+}
+
+/* Experts and dense MLPs have one width here. Where Qwen has no dense layer, only the experts' counts. */
+static enum mt_status read_width(struct mt_reading *reading, const mt_json *root, const char *key,
+                                 const mt_json *value)
+{
+  const mt_json *experts = mt_json_get(root, "moe_intermediate_size");
+  const struct mt_option *option = mt_option_named("model.intermediate_size");
+  int is_experts = !strcmp(key, "moe_intermediate_size");
+  if (reading->config->model.family == MT_FAMILY_QWEN && !mt_json_is_null(experts) &&
+      mt_json_as_integer(mt_json_get(root, "decoder_sparse_step"), 1) == 1)
+    return is_experts ? take(reading, option, key, value) : MT_OK;
+  if (!is_experts)
+    return take(reading, option, key, value);
+  const mt_json *dense = mt_json_get(root, "intermediate_size");
+  if (!mt_json_is_null(value) && mt_json_as_integer(value, 0) != mt_json_as_integer(dense, 0))
+    return refuse(reading, key, value, "the same as intermediate_size");
+  return MT_OK;
+}
+
+/* A key that needs a thought. 1: dealt with. */
 static int read_special(struct mt_reading *reading, const mt_json *root, const char *key,
                         const mt_json *value, enum mt_status *status)
 {
-  int mixtral = reading->config->model.family == MT_FAMILY_MIXTRAL;
-  if (!strcmp(key, "sliding_window")) { /* compared with the sequence length when that is known */
-    const mt_json *use = mt_json_get(root, "use_sliding_window");
-    if (mt_json_is_integer(value) && mt_json_as_integer(value, 0) > 0) {
-      if (mt_json_as_boolean(use, 1))
-        reading->sliding_window = mt_json_as_integer(value, 0);
-    } else if (!mt_json_is_null(value)) {
-      *status = refuse(reading, key, value, "null or a number of positions");
-    }
+  enum mt_family family = reading->config->model.family;
+  if (!strcmp(key, "sliding_window") && family != MT_FAMILY_GPT2) {
+    *status = read_window(reading, root, value);
     return 1;
   }
-  if (!strcmp(key, "use_sliding_window"))
+  if (!strcmp(key, "layer_types")) {
+    *status = read_layer_types(reading, root, value);
     return 1;
-  if (!strcmp(key, "rope_parameters") && mixtral) {
+  }
+  if (!strcmp(key, "use_sliding_window") || !strcmp(key, "max_window_layers"))
+    return 1; /* said by layer_types */
+  if (!strcmp(key, "rope_parameters") && family != MT_FAMILY_GPT2) {
     *status = read_rope(reading, value);
     return 1;
   }
-  if (!strcmp(key, "moe_intermediate_size")) { /* experts and dense MLPs have one width here */
-    const mt_json *dense = mt_json_get(root, "intermediate_size");
-    if (!mt_json_is_null(value) && mt_json_as_integer(value, 0) != mt_json_as_integer(dense, 0))
-      *status = refuse(reading, key, value, "the same as intermediate_size");
+  if (!strcmp(key, "intermediate_size") || !strcmp(key, "moe_intermediate_size")) {
+    *status = read_width(reading, root, key, value);
+    return 1;
+  }
+  if (!strcmp(key, "qkv_bias")) {
+    int ours = family == MT_FAMILY_QWEN;
+    if (!mt_json_is_null(value) && !is_number(value, ours))
+      *status = refuse(reading, key, value, ours ? "true" : "false");
     return 1;
   }
   return 0;
+}
+
+/* Keys that are not there, after those that are. */
+static enum mt_status read_absent(struct mt_reading *reading, const mt_json *root)
+{
+  const char *type = mt_json_as_string(mt_json_get(root, "model_type"), "");
+  for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+    const char *key = absent[i].key;
+    if (strcmp(absent[i].model_type, type) || mt_json_get(root, key))
+      continue;
+    if (!absent[i].value) {
+      mt_error("%s: %s: missing, which means %s, expected it to be given", reading->config->model.config, key,
+               absent[i].meaning);
+      return MT_USAGE;
+    }
+    const struct mt_option *option = mt_option_find("model", key);
+    struct mt_source *source = &reading->source[option - mt_options];
+    if (source->origin < MT_FROM_JSON) {
+      mt_option_set(option, reading->config, absent[i].value);
+      source->origin = MT_FROM_JSON;
+    }
+  }
+  return MT_OK;
 }
 
 static enum mt_status read_key(struct mt_reading *reading, const mt_json *root, const char *key,
                                const mt_json *value)
 {
   enum mt_status status = MT_OK;
+  if (read_special(reading, root, key, value, &status))
+    return status;
   const struct mt_option *option = mt_option_find("model", key);
   if (option && strcmp(key, "config") && strcmp(key, "family")) {
-    int family = option->need == MT_NEED_MIXTRAL || option->need == MT_NEED_GPT2;
+    int family = option->need == MT_NEED_ROTARY || option->need == MT_NEED_GPT2;
     if (!family || !mt_option_unread(option, reading->config))
       return take(reading, option, key, value);
     if (!mt_json_is_null(value))
       set_aside(reading, key);
     return MT_OK;
   }
-  if (read_special(reading, root, key, value, &status))
-    return status;
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
     if (matches(fixed[i].key, key))
       return is_ours(&fixed[i], value) ? MT_OK : refuse(reading, key, value, fixed[i].ours);
@@ -277,6 +367,8 @@ enum mt_status mt_config_read_hf(struct mt_reading *reading)
     const char *key = mt_json_key_at(root, i, &value);
     status = read_key(reading, root, key, value);
   }
+  if (!status)
+    status = read_absent(reading, root);
   mt_json_free(root);
   return status;
 }

@@ -44,20 +44,20 @@ const int mt_nsection = sizeof mt_sections / sizeof *mt_sections;
 const struct mt_option mt_options[] = {
     /* clang-format off */
   TEXT(model, config, .fallback = "", .help = "path of a Hugging Face config.json for what the keys below leave open")
-  CHOICE(model, family, "mixtral|gpt2", SHAPE, .required = RANKED, .derived = "model_type of config.json",
+  CHOICE(model, family, "mixtral|gpt2|qwen", SHAPE, .required = RANKED, .derived = "model_type of config.json",
          .help = "kind of model")
   INTEGER(model, hidden_size, 1, 1 << 20, SHAPE, .alias = {"n_embd"}, .required = RANKED, .help = "width of the model")
   INTEGER(model, num_hidden_layers, 1, 1 << 16, SHAPE, .alias = {"n_layer"}, .required = RANKED,
           .help = "transformer blocks")
   INTEGER(model, num_attention_heads, 1, 1 << 16, SHAPE, .alias = {"n_head"}, .required = RANKED,
           .help = "attention heads")
-  INTEGER(model, num_key_value_heads, 1, 1 << 16, SHAPE, .need = MT_NEED_MIXTRAL, .derived = "num_attention_heads",
+  INTEGER(model, num_key_value_heads, 1, 1 << 16, SHAPE, .need = MT_NEED_ROTARY, .derived = "num_attention_heads",
           .help = "heads of keys and values, shared by groups of attention heads")
-  INTEGER(model, head_dim, 1, 1 << 16, SHAPE, .need = MT_NEED_MIXTRAL, .derived = "hidden_size / num_attention_heads",
+  INTEGER(model, head_dim, 1, 1 << 16, SHAPE, .need = MT_NEED_ROTARY, .derived = "hidden_size / num_attention_heads",
           .help = "width of a head")
   INTEGER(model, intermediate_size, 1, 1 << 24, SHAPE, .alias = {"n_inner"}, .required = RANKED,
           .derived = "gpt2: 4 hidden_size", .help = "width of an expert and of a dense MLP")
-  INTEGER(model, num_local_experts, 0, 1 << 16, SHAPE, .alias = {"num_experts"}, .derived = "mixtral: 8, gpt2: 0",
+  INTEGER(model, num_local_experts, 0, 1 << 16, SHAPE, .alias = {"num_experts"}, .derived = "8, gpt2: 0",
           .help = "experts of an MoE layer; 0 = a dense model")
   INTEGER(model, num_experts_per_tok, 1, 1 << 16, COURSE, .need = MT_NEED_EXPERTS, .fallback = "2",
           .help = "experts that each token visits")
@@ -67,16 +67,18 @@ const struct mt_option mt_options[] = {
           .help = "token ids")
   INTEGER(model, max_position_embeddings, 1, 1 << 30, SHAPE, .alias = {"n_positions"}, .required = RANKED,
           .derived = "data.seq_length", .help = "longest sequence")
-  REAL(model, rope_theta, 0, ANY, COURSE, .open = MT_OPEN_LOW, .need = MT_NEED_MIXTRAL, .fallback = "1000000",
+  INTEGER(model, sliding_window, 0, 1 << 30, COURSE, .need = MT_NEED_ROTARY, .fallback = "0",
+          .help = "positions that attention sees, its own included; 0 = all earlier ones")
+  REAL(model, rope_theta, 0, ANY, COURSE, .open = MT_OPEN_LOW, .need = MT_NEED_ROTARY, .fallback = "1000000",
        .help = "base of the rotary positions")
   {.section = "model", .key = "rms_norm_eps", .type = MT_OPTION_REAL, .offset = AT(model.norm_eps), .high = ANY, COURSE,
-   .open = MT_OPEN_LOW, .need = MT_NEED_MIXTRAL, .fallback = "1e-05", .help = "added to the mean square in RMSNorm"},
+   .open = MT_OPEN_LOW, .need = MT_NEED_ROTARY, .derived = "1e-05, qwen: 1e-06", .help = "added to the mean square in RMSNorm"},
   {.section = "model", .key = "layer_norm_epsilon", .type = MT_OPTION_REAL, .offset = AT(model.norm_eps), .high = ANY,
    COURSE, .open = MT_OPEN_LOW, .need = MT_NEED_GPT2, .fallback = "1e-05", .help = "added to the variance in LayerNorm"},
   CHOICE(model, hidden_act, "silu|gelu_new", COURSE, .alias = {"activation_function"},
-         .derived = "mixtral: silu, gpt2: gelu_new", .help = "activation")
+         .derived = "silu, gpt2: gelu_new", .help = "activation")
   REAL(model, initializer_range, 0, ANY, COURSE, .fallback = "0.02", .help = "standard deviation of initial weights")
-  BOOLEAN(model, tie_word_embeddings, SHAPE, .derived = "gpt2: true, mixtral: false",
+  BOOLEAN(model, tie_word_embeddings, SHAPE, .derived = "false, gpt2: true",
           .help = "the head is the token embedding")
   REAL(model, router_aux_loss_coef, 0, ANY, COURSE, .need = MT_NEED_EXPERTS, .fallback = "0.001",
        .help = "coefficient of the balance loss")
@@ -356,10 +358,12 @@ void mt_option_expected(const struct mt_option *option, struct mt_text_buffer *o
 const char *mt_option_unread(const struct mt_option *option, const struct mt_config *config)
 {
   switch (option->need) {
-  case MT_NEED_MIXTRAL:
-    return config->model.family == MT_FAMILY_MIXTRAL ? NULL : "with model.family = gpt2";
+  case MT_NEED_ROTARY:
+    return config->model.family != MT_FAMILY_GPT2 ? NULL : "with model.family = gpt2";
   case MT_NEED_GPT2:
-    return config->model.family == MT_FAMILY_GPT2 ? NULL : "with model.family = mixtral";
+    return config->model.family == MT_FAMILY_GPT2   ? NULL
+           : config->model.family == MT_FAMILY_QWEN ? "with model.family = qwen"
+                                                    : "with model.family = mixtral";
   case MT_NEED_EXPERTS:
     return config->model.num_local_experts ? NULL : "with model.num_local_experts = 0 (a dense model)";
   case MT_NEED_DECAY:

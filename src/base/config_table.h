@@ -20,7 +20,7 @@ enum mt_option_type {
 /* Settings that must hold for an option to be read. */
 enum mt_need {
   MT_NEED_NOTHING,
-  MT_NEED_MIXTRAL,
+  MT_NEED_ROTARY, /* any family but gpt2 */
   MT_NEED_GPT2,
   MT_NEED_EXPERTS,     /* num_local_experts > 0 */
   MT_NEED_DECAY,       /* train.schedule is not constant */
@@ -101,7 +101,6 @@ struct mt_reading {
   struct mt_source *source; /* [mt_noption], owned */
   const char *path;         /* of the file, for messages; NULL = none */
   unsigned command;
-  int64_t sliding_window;        /* of config.json, 0 = none */
   struct mt_text_buffer warning; /* keys of config.json that change nothing here */
 };
 

@@ -97,9 +97,9 @@ static void find_tensors(struct mt_moe *moe, const struct mt_params *params)
     if (row->scope != MT_SCOPE_EXPERT || row->moe != 0)
       continue;
     const char *tensor = strstr(row->name, ".experts.") + strlen(".experts.");
-    if (!strcmp(tensor, "w1.weight") || !strcmp(tensor, "c_fc.weight"))
+    if (!strcmp(tensor, "w1.weight") || !strcmp(tensor, "gate_proj.weight") || !strcmp(tensor, "c_fc.weight"))
       moe->w_in = row->offset;
-    else if (!strcmp(tensor, "w2.weight") || !strcmp(tensor, "c_proj.weight"))
+    else if (!strcmp(tensor, "w2.weight") || !strcmp(tensor, "down_proj.weight") || !strcmp(tensor, "c_proj.weight"))
       moe->w_out = row->offset;
     else if (!strcmp(tensor, "c_fc.bias"))
       moe->b_in = row->offset;

@@ -22,7 +22,7 @@ static struct mt_attention attention_of(const struct mt_model *model)
 {
   const struct mt_arch *arch = &model->arch;
   return (struct mt_attention){.B = model->B, .T = model->T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1,
-                               .segment = model->segment, .scale = 1.0f / sqrtf((float)arch->D)};
+                               .window = arch->window, .segment = model->segment, .scale = 1.0f / sqrtf((float)arch->D)};
 }
 
 void mt_model_segments(enum mt_document document, int64_t id, const int32_t *token, int64_t T, int32_t *segment)

@@ -1,8 +1,9 @@
 /* The families as data: which tensors a model has, under which names, and how its blocks compute.
  *
- * Mixtral: RMSNorm, rotary positions, grouped-query attention, SwiGLU experts, untied head, no biases. GPT-2: LayerNorm,
- * learned positions, biases, GELU experts, tied head. q, k, v (and w1, w3) are packed side by side in their vector, so that
- * one GEMM computes them. The trap: GPT-2's published matrices are [in, out]; ours are [out, in] in every family. */
+ * Mixtral: RMSNorm, rotary positions, grouped-query attention, SwiGLU experts, untied head, no biases. Qwen: the same with
+ * biases of q, k, v, under the names of Hugging Face's Qwen2-MoE (without its shared expert). GPT-2: LayerNorm, learned
+ * positions, biases, GELU experts, tied head. q, k, v (and w1, w3) are packed side by side in their vector, so that one GEMM
+ * computes them. The trap: GPT-2's published matrices are [in, out]; ours are [out, in] in every family. */
 #include "model/model.h"
 #include "base/memory.h"
 #include <math.h>
@@ -27,7 +28,7 @@ static void expert(struct mt_params *params, int layer, int moe, int packed, int
                 name);
 }
 
-static void mixtral(struct mt_arch *arch, struct mt_params *params, float std)
+static void mixtral(struct mt_arch *arch, struct mt_params *params, float std, int qwen)
 {
   const int64_t C = arch->C, HD = arch->H * arch->D, KD = arch->KV * arch->D, F = arch->F;
   arch->wte = shared(params, -1, 0, MATRIX, std, 0, "model.", "embed_tokens.weight", arch->V, C);
@@ -39,6 +40,11 @@ static void mixtral(struct mt_arch *arch, struct mt_params *params, float std)
     block->qkv_w = shared(params, l, 0, MATRIX, std, 0, at, "self_attn.q_proj.weight", HD, C);
     shared(params, l, 1, MATRIX, std, 0, at, "self_attn.k_proj.weight", KD, C);
     shared(params, l, 1, MATRIX, std, 0, at, "self_attn.v_proj.weight", KD, C);
+    if (qwen) {
+      block->qkv_b = shared(params, l, 0, VECTOR, 0, 0, at, "self_attn.q_proj.bias", HD, 0);
+      shared(params, l, 1, VECTOR, 0, 0, at, "self_attn.k_proj.bias", KD, 0);
+      shared(params, l, 1, VECTOR, 0, 0, at, "self_attn.v_proj.bias", KD, 0);
+    }
     block->o_w = shared(params, l, 0, MATRIX, std, 0, at, "self_attn.o_proj.weight", C, HD);
     block->norm2_w = shared(params, l, 0, VECTOR, 0, 1, at, "post_attention_layernorm.weight", C, 0);
     if (block->moe < 0) {
@@ -47,11 +53,11 @@ static void mixtral(struct mt_arch *arch, struct mt_params *params, float std)
       block->out_w = shared(params, l, 0, MATRIX, std, 0, at, "mlp.down_proj.weight", C, F);
       continue;
     }
-    snprintf(at, sizeof at, "model.layers.%d.block_sparse_moe.", l);
+    snprintf(at, sizeof at, "model.layers.%d.%s.", l, qwen ? "mlp" : "block_sparse_moe");
     block->gate_w = shared(params, l, 0, MATRIX, std, 0, at, "gate.weight", arch->E, C);
-    expert(params, l, block->moe, 0, MATRIX, std, at, "w1.weight", F, C);
-    expert(params, l, block->moe, 1, MATRIX, std, at, "w3.weight", F, C);
-    expert(params, l, block->moe, 0, MATRIX, std, at, "w2.weight", C, F);
+    expert(params, l, block->moe, 0, MATRIX, std, at, qwen ? "gate_proj.weight" : "w1.weight", F, C);
+    expert(params, l, block->moe, 1, MATRIX, std, at, qwen ? "up_proj.weight" : "w3.weight", F, C);
+    expert(params, l, block->moe, 0, MATRIX, std, at, qwen ? "down_proj.weight" : "w2.weight", C, F);
   }
   arch->norm_w = shared(params, -1, 0, VECTOR, 0, 1, "model.", "norm.weight", C, 0);
   arch->head = arch->tied ? arch->wte : shared(params, -1, 0, MATRIX, std, 0, "", "lm_head.weight", arch->V, C);
@@ -102,7 +108,8 @@ void mt_family_build(const struct mt_config *config, struct mt_arch *arch, struc
       .C = config->model.hidden_size, .L = config->model.num_hidden_layers, .H = config->model.num_attention_heads,
       .KV = config->model.num_key_value_heads, .D = config->model.head_dim, .F = config->model.intermediate_size,
       .E = config->model.num_local_experts, .K = config->model.num_experts_per_tok, .V = config->model.vocab_size,
-      .Tmax = config->model.max_position_embeddings, .norm = gpt2_style ? MT_NORM_LAYER : MT_NORM_RMS,
+      .Tmax = config->model.max_position_embeddings, .window = config->model.sliding_window,
+      .norm = gpt2_style ? MT_NORM_LAYER : MT_NORM_RMS,
       .eps = (float)config->model.norm_eps, .rope_theta = (float)config->model.rope_theta, .rope = !gpt2_style,
       .gated = !gpt2_style, .bias = gpt2_style, .tied = config->model.tie_word_embeddings, .wpe = -1, .norm_b = -1};
   arch->block = MT_NEW(MT_TAG_PLAN, struct mt_block, arch->L);
@@ -115,7 +122,7 @@ void mt_family_build(const struct mt_config *config, struct mt_arch *arch, struc
   if (gpt2_style)
     gpt2(arch, params, (float)config->model.initializer_range);
   else
-    mixtral(arch, params, (float)config->model.initializer_range);
+    mixtral(arch, params, (float)config->model.initializer_range, config->model.family == MT_FAMILY_QWEN);
   /* vectors of one kind lie side by side, each aligned */
   params->shared_length = (params->shared_length + 15) & ~(int64_t)15;
   params->expert_length = (params->expert_length + 15) & ~(int64_t)15;

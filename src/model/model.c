@@ -147,7 +147,8 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   model->head_rows = model->head_rows < 128 ? 128 : model->head_rows;
   model->head_rows = model->head_rows > N ? N : model->head_rows;
   model->logits = act(model, model->head_rows * arch->V);
-  struct mt_attention attention = {.B = max_B, .T = T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1};
+  struct mt_attention attention = {.B = max_B, .T = T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1,
+                                   .window = arch->window};
   mt_device_reserve(device, device->kernels->attention_work(device, &attention));
 
   int32_t *position = MT_NEW(MT_TAG_MISC, int32_t, N);

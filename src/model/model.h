@@ -1,6 +1,6 @@
 /* A transformer with MoE layers: parameters, activations and the pieces of forward and backward that a step is made of.
  *
- * Families (Mixtral style, GPT-2 style) differ in data, not in code: struct mt_arch says which norm, positions, biases,
+ * Families (Mixtral, Qwen and GPT-2 style) differ in data, not in code: struct mt_arch says which norm, positions, biases,
  * activation and head; family.c fills it and the table of parameters.
  * Every piece works on the current micro-step: B sequences of T tokens, rows in sequence order, so that a range of
  * sequences is a range of rows. Pieces do not fail and (but for rows that follow the routing) do not allocate.
@@ -25,6 +25,7 @@ struct mt_block {
 
 struct mt_arch {
   int64_t C, L, H, KV, D, F, E, K, V, Tmax;
+  int64_t window; /* positions that attention sees, 0 = all earlier ones */
   enum mt_norm_kind norm;
   float eps, rope_theta;
   int rope, gated, bias, tied;

@@ -49,6 +49,25 @@ MIXTRAL_ODD = dict(
     rope_theta=1000.0,
     rms_norm_eps=1e-3,
 )
+# Smaller, so that a window and a capacity are hit often: a position sees 4, an expert takes 4 of the 9 of a sequence.
+MIXTRAL_DROP = dict(
+    MIXTRAL,
+    hidden_size=16,
+    head_dim=4,
+    intermediate_size=12,
+    vocab_size=24,
+    sliding_window=4,
+    capacity_factor=0.8,
+)
+QWEN_ODD = dict(
+    MIXTRAL_ODD,
+    family="qwen",
+    intermediate_size=9,
+    vocab_size=29,
+    rope_theta=500.0,
+    rms_norm_eps=1e-6,
+    sliding_window=3,
+)
 GPT2 = dict(
     family="gpt2",
     hidden_size=24,
@@ -93,6 +112,8 @@ TRAIN = dict(
 CASES = {
     "mixtral": (MIXTRAL, 3, 9, 0.01, 14, TRAIN),
     "mixtral-odd": (MIXTRAL_ODD, 2, 7, 0.01, 1, None),
+    "mixtral-drop": (MIXTRAL_DROP, 3, 9, 0.01, 0, None),
+    "qwen-odd": (QWEN_ODD, 2, 7, 0.01, 2, None),
     "gpt2": (GPT2, 3, 9, 0.01, 3, TRAIN),
     "gpt2-odd": (GPT2_ODD, 2, 7, 0.01, 0, None),
 }
@@ -151,7 +172,7 @@ def losses(model, tokens, z_coef, scope):
             singles = [load_balancing_loss_func((s,), experts, k) for r in routers for s in r]
         assert abs(aux - sum(singles) / len(singles)) < (1e-13 if model.double else 1e-5)
     loss = ce + c["router_aux_loss_coef"] * aux + z_coef * z
-    if c["family"] == "mixtral" and scope == "micro_batch" and model.double:
+    if c["family"] != "gpt2" and scope == "micro_batch" and model.double:
         assert abs((loss - z_coef * z - theirs).item()) < 1e-13, "not transformers' loss"
     if c["family"] == "gpt2":
         assert abs((ce - theirs).item()) < (1e-13 if model.double else 1e-5), "not transformers' loss"
@@ -170,6 +191,16 @@ def check_derivative(config, values, tokens, z_coef, scope, grads):
     along = sum((grads[n] * direction[n]).sum() for n in grads)
     error = abs((ends[0] - ends[1]) / (2 * h) - along) / abs(along)
     assert error < 1e-6, f"directional derivative off by {error:.1e}"
+
+
+def check_noticed(config, values, tokens, z_coef, loss):
+    """A window or a capacity that is off by one must change the loss by more than what is compared."""
+    row = config["num_local_experts"] / config["num_experts_per_tok"] / (tokens.shape[1] - 1)
+    for key, step in (("sliding_window", 1), ("capacity_factor", row)):
+        for change in (-step, step) if key in config else ():
+            wrong = Model(dict(config, **{key: config[key] + change}), values)
+            distance = abs(losses(wrong, tokens, z_coef, "sequence")[2]["loss"].item() - loss)
+            assert distance > NOTICED, f"{key} off by {change:.3g} changes the loss by {distance:.1e} only"
 
 
 def learning_rate(train, step):
@@ -280,9 +311,14 @@ def make(name, seed=None, path=None):
             assert np.linalg.norm(g) > 1e-3 * whole, f"gradient of {n} is tiny"
         check_derivative(config, values, first, z_coef, scope, grads)
         result[scope] = {n: v.item() for n, v in parts.items()}, grads
+        dropped = model.dropped
+    check_noticed(config, values, first, z_coef, result["sequence"][0]["loss"])
     print(f"{name}: seed {seed}, margin {vector_margin:.4f},", {s: r[0] for s, r in result.items()})
     picks = [torch.topk(r, config["num_experts_per_tok"]).indices for r in routers]
+    npick = sum(r.shape[0] * r.shape[1] for r in routers) * config["num_experts_per_tok"]
+    assert 0.05 * npick < dropped < 0.5 * npick or "capacity_factor" not in config, f"{dropped} of {npick} picks dropped"
     print("  picks per layer", [torch.bincount(p.flatten(), minlength=config["num_local_experts"]).tolist() for p in picks])
+    print(f"  {dropped} of {npick} picks dropped")
 
     if train:
         assert train["global_batch"] == b
@@ -304,12 +340,16 @@ def make(name, seed=None, path=None):
         with h5py.File(path, "w") as file:
             file.attrs["format"] = "motley test vectors"
             file.attrs["made_with"] = f"torch {torch.__version__}, transformers {transformers.__version__}, seed {seed}"
+            own = {k: v for k, v in config.items() if k != "capacity_factor"}
             moe = dict(aux_scope="sequence", z_loss=z_coef)
-            file["config"] = ini({"model": config, "moe": moe, "data": dict(seq_length=t)})
+            moe.update((k, v) for k, v in config.items() if k not in own)
+            file["config"] = ini({"model": own, "moe": moe, "data": dict(seq_length=t)})
             file["tokens"] = first.numpy().astype(np.int32)
             file["logits"] = logits.detach().numpy()
             file["router_logits"] = torch.stack(routers).detach().numpy()
             file["margin"] = np.float64(vector_margin)
+            if "capacity_factor" in config:
+                file["dropped"] = np.int32(dropped)
             file["ce"] = np.float64(result["sequence"][0]["ce"])
             for n, v in values.items():
                 file["params/" + n] = v

@@ -1,22 +1,26 @@
 """The two oracle models: transformers' own modules, computed in double, under motley's parameter names.
 
 Idea: nothing of the mathematics is written again where transformers has it. Mixtral is MixtralForCausalLM as it is;
-where a layer is dense, its block is replaced by MistralMLP. GPT-2 is GPT2LMHeadModel with the MLP of its MoE layers
-replaced by Mixtral's sparse block, whose SwiGLU experts are replaced by two-matrix GELU experts with biases (the only
-arithmetic written here).
+where a layer is dense, its block is replaced by MistralMLP. Qwen is Qwen2MoeForCausalLM with a shared expert of width 0. GPT-2
+is GPT2LMHeadModel with the MLP of its MoE layers replaced by Mixtral's sparse block, whose SwiGLU experts are replaced by
+two-matrix GELU experts with biases. Written here are only these experts and the dropping of picks beyond a capacity.
 
 Trap: transformers rounds to float32 inside (RMSNorm, softmax, RoPE, router), whatever the dtype of the weights. in_double()
 makes those casts go to double; a directional derivative in make_vectors.py fails if one escapes."""
 
 import contextlib
+import math
 
 import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM
+from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 from transformers.activations import ACT2FN
 from transformers.models.mistral.modeling_mistral import MistralMLP
 from transformers.models.mixtral import modeling_mixtral
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, MixtralTopKRouter
+from transformers.models.qwen2_moe import modeling_qwen2_moe
+from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
 
 
 class _Wide:
@@ -34,12 +38,12 @@ def in_double(on=True):
     """Inside, transformers' internal casts to float32 are casts to float64."""
     narrow = torch.Tensor.float
     if on:
-        modeling_mixtral.torch = _Wide()
+        modeling_mixtral.torch = modeling_qwen2_moe.torch = _Wide()
         torch.Tensor.float = torch.Tensor.double
     try:
         yield
     finally:
-        modeling_mixtral.torch = torch
+        modeling_mixtral.torch = modeling_qwen2_moe.torch = torch
         torch.Tensor.float = narrow
 
 
@@ -83,7 +87,7 @@ def _mixtral(c):
         num_local_experts=c["num_local_experts"],
         router_aux_loss_coef=c["router_aux_loss_coef"],
         rope_parameters={"rope_type": "default", "rope_theta": c["rope_theta"]},
-        sliding_window=None,
+        sliding_window=c.get("sliding_window"),
         tie_word_embeddings=False,
         output_router_logits=True,
         use_cache=False,
@@ -97,6 +101,40 @@ def _mixtral(c):
         if not is_moe(i, c):
             layer.mlp = MistralMLP(hf)
     return net
+
+
+def _qwen(c):
+    window = c.get("sliding_window")
+    hf = Qwen2MoeConfig(
+        vocab_size=c["vocab_size"],
+        hidden_size=c["hidden_size"],
+        intermediate_size=c["intermediate_size"],
+        moe_intermediate_size=c["intermediate_size"],
+        shared_expert_intermediate_size=0,
+        num_hidden_layers=c["num_hidden_layers"],
+        num_attention_heads=c["num_attention_heads"],
+        num_key_value_heads=c["num_key_value_heads"],
+        head_dim=c["head_dim"],
+        max_position_embeddings=c["max_position_embeddings"],
+        rms_norm_eps=c["rms_norm_eps"],
+        num_experts_per_tok=c["num_experts_per_tok"],
+        num_experts=c["num_local_experts"],
+        norm_topk_prob=True,
+        decoder_sparse_step=c["decoder_sparse_step"],
+        router_aux_loss_coef=c["router_aux_loss_coef"],
+        rope_parameters={"rope_type": "default", "rope_theta": c["rope_theta"]},
+        use_sliding_window=window is not None,
+        sliding_window=window,
+        layer_types=["sliding_attention" if window else "full_attention"] * c["num_hidden_layers"],
+        tie_word_embeddings=False,
+        output_router_logits=True,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    hf._attn_implementation = "eager"
+    hf._experts_implementation = "eager"
+    return Qwen2MoeForCausalLM(hf)
 
 
 def _gpt2(c):
@@ -137,6 +175,16 @@ def _gpt2(c):
 def _views(name, tensor, config):
     """(motley name, function tensor -> view of it) for each of motley's parameters that `tensor`, called `name` by the
     torch module, holds."""
+    if config["family"] == "qwen":
+        if name.endswith("mlp.experts.gate_up_proj"):
+            half = tensor.shape[1] // 2
+            return [
+                (name.replace("gate_up_proj", "gate_proj.weight"), lambda t: t[:, :half]),
+                (name.replace("gate_up_proj", "up_proj.weight"), lambda t: t[:, half:]),
+            ]
+        if name.endswith("mlp.experts.down_proj"):
+            return [(name + ".weight", lambda t: t)]
+        return [] if ".shared_expert" in name else [(name, lambda t: t)]
     if config["family"] == "mixtral":
         layer = name.split(".mlp.")[0] + ".block_sparse_moe"
         if name.endswith("mlp.experts.gate_up_proj"):
@@ -175,16 +223,19 @@ class Model:
     def __init__(self, config, values, double=True):
         self.config, self.double = config, double
         with in_double(double):
-            net = {"mixtral": _mixtral, "gpt2": _gpt2}[config["family"]](config)
+            net = {"mixtral": _mixtral, "qwen": _qwen, "gpt2": _gpt2}[config["family"]](config)
             self.net = net.double() if double else net.float()
         self.tensors = {}
         for name, tensor in self.net.named_parameters():
             for motley, view in _views(name, tensor, config):
                 self.tensors[motley] = (tensor, view)
         self.logits_of = {}
+        self.dropped = 0
         for name, module in self.net.named_modules():
-            if isinstance(module, MixtralTopKRouter):
+            if isinstance(module, (MixtralTopKRouter, Qwen2MoeTopKRouter)):
                 module.register_forward_hook(self._keep(name))
+            if name.endswith("mlp.experts") and config.get("capacity_factor"):
+                module.register_forward_pre_hook(self._drop)
         if values is not None:
             assert sorted(values) == sorted(self.tensors)
             with torch.no_grad():
@@ -198,6 +249,18 @@ class Model:
 
         return hook
 
+    def _drop(self, module, inputs):
+        """Picks beyond the capacity of an expert in a sequence, in token order, get weight 0; the others keep theirs."""
+        x, index, weight = inputs
+        c = self.config
+        experts, k = c["num_local_experts"], c["num_experts_per_tok"]
+        capacity = math.ceil(c["capacity_factor"] * k * self.positions / experts)
+        chosen = nn.functional.one_hot(index.view(-1, self.positions, k), experts)  # (B, T, K, E)
+        before = chosen.sum(2).cumsum(1) - chosen.sum(2)  # picks of the expert by earlier positions
+        kept = ((before < capacity).unsqueeze(2) & (chosen > 0)).any(-1).view_as(index)
+        self.dropped += int((~kept).sum())
+        return x, index, weight * kept
+
     def shapes(self):
         return {name: tuple(view(tensor).shape) for name, (tensor, view) in self.tensors.items()}
 
@@ -205,6 +268,7 @@ class Model:
         """tokens (B, T + 1) -> logits (B, T, V), router logits, transformers' own loss."""
         b, t = tokens.shape[0], tokens.shape[1] - 1
         self.logits_of.clear()
+        self.positions, self.dropped = t, 0
         with in_double(self.double):
             out = self.net(tokens[:, :-1], labels=tokens[:, 1:], shift_labels=tokens[:, 1:].contiguous(), **kwargs)
         routers = [r.view(b, t, -1) for r in self.logits_of.values()]  # insertion order is layer order
