@@ -14,6 +14,7 @@
 #include "comm/comm.h"
 #include "io/checkpoint.h"
 #include "topology/cluster.h"
+#include "train/bench.h"
 #include "train/train.h"
 #include <mpi.h>
 #include <sched.h>
@@ -40,6 +41,8 @@ static const struct command {
      "the loss of the newest checkpoint on data.valid"},
     {"generate", MT_CMD_GENERATE, "CONFIG", OPTION_SET, mt_generate_run,
      "text that the newest checkpoint writes after generate.prompt"},
+    {"bench", MT_CMD_TRAIN, "CONFIG", OPTION_SET, NULL,
+     "a figure of this machine and this configuration beside the machine's own limit"},
     {"topo", MT_CMD_TOPO, NULL, OPTION_JSON | OPTION_CLUSTER, NULL,
      "the cluster as the ranks see it, or one from a description"},
     {"inspect", MT_CMD_INSPECT, "PATH", 0, NULL,
@@ -61,6 +64,7 @@ enum { NFLAG = sizeof flags / sizeof *flags };
 
 struct arguments {
   const struct command *command; /* NULL = none was given */
+  const struct mt_bench *bench;  /* of `motley bench`: which one */
   int help, version, json;
   const char *argument, *cluster;
   struct mt_override *overrides; /* [noverride], owned */
@@ -81,6 +85,27 @@ static enum mt_status unknown_command(const char *word)
     names[i] = commands[i].name;
   const char *near = mt_text_nearest(word, names, NCOMMAND);
   SAY("unknown command \"%s\"%s%s%s; motley --help lists them", word, near ? ", did you mean " : "",
+      near ? near : "", near ? "?" : "");
+  return MT_USAGE;
+}
+
+static int is_bench(const struct command *command)
+{
+  return command && !strcmp(command->name, "bench");
+}
+
+static enum mt_status take_bench(struct arguments *a, const char *word)
+{
+  const char *names[mt_nbench];
+  for (int i = 0; i < mt_nbench; i++) {
+    names[i] = mt_benches[i].name;
+    if (!strcmp(word, names[i]))
+      a->bench = &mt_benches[i];
+  }
+  if (a->bench)
+    return MT_OK;
+  const char *near = mt_text_nearest(word, names, mt_nbench);
+  SAY("unknown benchmark \"%s\"%s%s%s; motley bench --help lists them", word, near ? ", did you mean " : "",
       near ? near : "", near ? "?" : "");
   return MT_USAGE;
 }
@@ -154,6 +179,8 @@ static enum mt_status parse_arguments(struct arguments *a, int argc, char **argv
           a->command = &commands[c];
       if (!a->command)
         return unknown_command(argv[i]);
+    } else if (is_bench(a->command) && !a->bench) {
+      MT_TRY(take_bench(a, argv[i]));
     } else if (!a->command->argument || a->argument) {
       SAY("%s: one argument too many: \"%s\"", a->command->name, argv[i]);
       return MT_USAGE;
@@ -167,7 +194,8 @@ static enum mt_status parse_arguments(struct arguments *a, int argc, char **argv
     return MT_USAGE;
   }
   if (a->command->argument && !a->argument) {
-    SAY("%s: expected %s: motley %s %s", a->command->name, a->command->argument, a->command->name,
+    const char *what = is_bench(a->command) ? " WHAT" : "";
+    SAY("%s: expected%s %s: motley %s%s %s", a->command->name, what, a->command->argument, a->command->name, what,
         a->command->argument);
     return MT_USAGE;
   }
@@ -178,7 +206,7 @@ static enum mt_status parse_arguments(struct arguments *a, int argc, char **argv
 
 static void print_usage(const struct command *command)
 {
-  printf("motley %s%s%s", command->name, command->argument ? " " : "",
+  printf("motley %s%s%s%s", command->name, is_bench(command) ? " WHAT" : "", command->argument ? " " : "",
          command->argument ? command->argument : "");
   for (int f = 0; f < NFLAG; f++)
     if (command->options & flags[f].bit)
@@ -192,6 +220,8 @@ static void print_help(const struct command *command)
     printf("usage: ");
     print_usage(command);
     printf("\n%c%s.\n", command->help[0] - 'a' + 'A', command->help + 1);
+    for (int i = 0; is_bench(command) && i < mt_nbench; i++)
+      printf("  %-10s %s\n", mt_benches[i].name, mt_benches[i].help);
     for (int f = 0; f < NFLAG; f++)
       if (command->options & flags[f].bit)
         printf("  %s %s: %s\n", flags[f].name, flags[f].argument ? flags[f].argument : "", flags[f].help);
@@ -205,7 +235,7 @@ static void print_help(const struct command *command)
     printf("  motley --version\n  motley COMMAND --help\n\n"
            "On several ranks: mpirun -np 4 motley train CONFIG\n");
   }
-  if (!command || command->run) {
+  if (!command || command->run || is_bench(command)) {
     printf("\nCONFIG is an INI file. An option is taken from --set SECTION.KEY=VALUE, else from the "
            "environment's\n"
            "MOTLEY_SECTION_KEY, else from the file, else it has its default (in parentheses).\n");
@@ -360,11 +390,11 @@ static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char **
   MT_TRY(mt_comm_new(argc, argv, &comm));
   struct mt_config config;
   enum mt_status status = mt_agree(comm, check_alone(comm, &launcher));
-  if (!status && a->command->run) {
+  if (!status && (a->command->run || a->bench)) {
     memset(&config, 0, sizeof config);
     status = read_config(comm, a, &config);
     if (!status)
-      status = mt_agree(comm, a->command->run(comm, &config));
+      status = mt_agree(comm, (a->bench ? a->bench->run : a->command->run)(comm, &config));
     mt_config_free(&config);
   } else if (!status) {
     status = mt_agree(comm, comm->rank == 0 ? check_environment(a->command) : MT_OK);

@@ -40,8 +40,8 @@ START_TEST(test_order_and_dependencies)
   ck_assert_int_eq(tasks.task[100].layer, 3);
   ck_assert_int_eq(tasks.task[100].chunk, 2);
   ck_assert_int_eq(tasks.task[100].cost_ns, 0);
-  double lane[MT_NLANE] = {0};
-  mt_tasks_run(&tasks, lane);
+  struct mt_task_times times = {0};
+  mt_tasks_run(&tasks, &times);
   ck_assert_int_eq(record.n, 150);
   for (int i = 0; i < 150; i++)
     ck_assert_int_eq(record.index[i], i);
@@ -55,11 +55,13 @@ START_TEST(test_lane_times_are_added)
   struct mt_tasks tasks = {0};
   mt_tasks_add(&tasks, MT_TASK_DISPATCH, MT_LANE_INTER, -1, -1, 0, dawdle, NULL, 0, NULL);
   mt_tasks_add(&tasks, MT_TASK_DISPATCH, MT_LANE_INTER, -1, -1, 0, dawdle, NULL, 0, NULL);
-  double lane[MT_NLANE] = {0, 5, 1};
-  mt_tasks_run(&tasks, lane);
-  ck_assert_double_eq(lane[MT_LANE_COMPUTE], 0);
-  ck_assert_double_eq(lane[MT_LANE_INTRA], 5);
-  ck_assert_double_ge(lane[MT_LANE_INTER], 1.04);
+  struct mt_task_times times = {.lane_s = {0, 5, 1}};
+  mt_tasks_run(&tasks, &times);
+  ck_assert_double_eq(times.lane_s[MT_LANE_COMPUTE], 0);
+  ck_assert_double_eq(times.lane_s[MT_LANE_INTRA], 5);
+  ck_assert_double_ge(times.lane_s[MT_LANE_INTER], 1.04);
+  ck_assert_double_ge(times.kind_s[MT_TASK_DISPATCH], 0.04);
+  ck_assert_double_eq(times.kind_s[MT_TASK_EXPERTS], 0);
   mt_tasks_free(&tasks);
 }
 END_TEST

@@ -42,14 +42,15 @@ void mt_tasks_free(struct mt_tasks *tasks)
   *tasks = (struct mt_tasks){0};
 }
 
-void mt_tasks_run(const struct mt_tasks *tasks, double *lane_s)
+void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times)
 {
   double before = mt_time();
   for (int i = 0; i < tasks->n; i++) {
     const struct mt_task *task = &tasks->task[i];
     task->run(task->self, task);
     double now = mt_time();
-    lane_s[task->lane] += now - before;
+    times->lane_s[task->lane] += now - before;
+    times->kind_s[task->kind] += now - before;
     before = now;
   }
 }

@@ -35,8 +35,12 @@ struct mt_tasks {
 int mt_tasks_add(struct mt_tasks *tasks, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer, int chunk,
                  void (*run)(void *, const struct mt_task *), void *self, int ndep, const int *dep);
 void mt_tasks_free(struct mt_tasks *tasks);
-/* Runs all tasks in order; lane_s[MT_NLANE] gets the seconds spent per lane, added. Collective in effect. */
-void mt_tasks_run(const struct mt_tasks *tasks, double *lane_s);
+/* Seconds spent, by lane and by kind of task. */
+struct mt_task_times {
+  double lane_s[MT_NLANE], kind_s[MT_NTASK_KIND];
+};
+/* Runs all tasks in order; what they took is added to *times. Collective in effect. */
+void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times);
 const char *mt_task_name(enum mt_task_kind kind);
 
 #endif

@@ -378,15 +378,15 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   result->tokens = batch * T;
   if (step->model->moe)
     mt_moe_begin_step(step->model->moe, (double)batch * (double)T, (double)batch);
-  double lane_s[MT_NLANE] = {0};
-  mt_tasks_run(&step->tasks, lane_s);
+  step->times = (struct mt_task_times){0};
+  mt_tasks_run(&step->tasks, &step->times);
 
   double most[MT_NLANE + 2];
-  memcpy(most, lane_s, sizeof lane_s);
+  memcpy(most, step->times.lane_s, sizeof step->times.lane_s);
   most[MT_NLANE] = step->comm->wait_s - waited;
   most[MT_NLANE + 1] = mt_time() - start;
   mt_max(step->comm, most, MT_NLANE + 2);
-  memcpy(result->lane_s, most, sizeof lane_s);
+  memcpy(result->lane_s, most, sizeof result->lane_s);
   result->wait_s = most[MT_NLANE];
   result->step_s = most[MT_NLANE + 1];
   int64_t counts[3] = {mt_memory_bytes(), mt_memory_growths() - grown, step->status};
@@ -411,13 +411,13 @@ enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, i
   model->loss_sum = 0;
   if (model->moe)
     mt_moe_begin_step(model->moe, tokens, (double)n);
-  double lane_s[MT_NLANE] = {0};
+  struct mt_task_times times = {0};
   for (int64_t m = 0; m < nmicro; m++) {
     int64_t from, B = mt_part_range(mine, nmicro, m, &from);
     read_batch(step, source, begin + from, B, tokens);
     if (model->moe) /* keys of their own, so that layouts of training steps are no function of evaluations */
       mt_moe_begin_micro(model->moe, B, ((int64_t)1 << 40) + m);
-    mt_tasks_run(&step->forward, lane_s);
+    mt_tasks_run(&step->forward, &times);
   }
   *loss = model->loss_sum;
   mt_sum(step->comm, loss, 1);

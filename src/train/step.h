@@ -54,6 +54,7 @@ struct mt_step {
   const char *bad;         /* what was not finite first on this rank in this step, NULL = nothing */
   int bad_layer, bad_micro;
   int64_t *loads;          /* [P, nmoe], owned scratch */
+  struct mt_task_times times; /* this rank's, of the last step */
   struct mt_step_result result;
 };
 
