@@ -314,6 +314,12 @@ START_TEST(test_combinations)
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "data.seq_length=33", "expected at most model.max_position_embeddings (32)");
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "model.vocab_size=255", "expected at least 256");
   REFUSED(with("[model]\nvocab_size=65537\n"), MT_CMD_TRAIN, "data.format=uint16", "expected at most 65536");
+  REFUSED(MIXTRAL, MT_CMD_TRAIN, "data.document=start", "data.document: found no data.document_id");
+  REFUSED(MIXTRAL, MT_CMD_TRAIN, "data.document=both", "expected one of none, start, end");
+  REFUSED(MIXTRAL, MT_CMD_TRAIN, "data.document_id=10", "is not read with data.document = none");
+  REFUSED(with("[data]\ndocument=end\n"), MT_CMD_TRAIN, "data.document_id=256",
+          "--set: data.document_id: found 256, expected less than model.vocab_size (256)");
+  REFUSED(with("[data]\ndocument=end\n"), MT_CMD_TRAIN, "data.document_id=-1", "an integer from 0");
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "train.micro_batch=33", "expected at most global_batch (32)");
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "model.hidden_act=gelu_new", "found gelu_new, expected silu");
   REFUSED(with("schedule=cosine\nwarmup=11\ndecay_steps=9\n"), MT_CMD_TRAIN, NULL,
