@@ -1,86 +1,8 @@
 /* Token files: counts, bytes, widths, borders between files, order, and every refusal. ranks: 1 */
-#include "test.h"
-#include "io/tokens.h"
+#include "tokens_case.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-static char folder[256];
-
-static const char *path_of(const char *name)
-{
-  static char path[4][512];
-  static int turn;
-  turn = (turn + 1) % 4;
-  snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-  return path[turn];
-}
-
-static const char *write_file(const char *name, const void *data, size_t bytes)
-{
-  const char *path = path_of(name);
-  FILE *file = fopen(path, "wb");
-  ck_assert_ptr_nonnull(file);
-  ck_assert_uint_eq(fwrite(data, 1, bytes, file), bytes);
-  ck_assert_int_eq(fclose(file), 0);
-  return path;
-}
-
-static int lines(const char *text)
-{
-  int n = 0;
-  for (; *text; text++)
-    n += *text == '\n';
-  return n;
-}
-
-/* Opening fails with `expected` and one line that holds `part`. */
-static void refuse(const char *paths, enum mt_format format, int64_t T, enum mt_status expected,
-                   const char *part)
-{
-  struct mt_tokens *tokens = (struct mt_tokens *)1;
-  char *fault = NULL;
-  enum mt_status status = mt_tokens_open("data.train", paths, format, T, 256, &tokens, &fault);
-  ck_assert_int_eq(status, expected);
-  ck_assert_ptr_null(tokens);
-  ck_assert_ptr_nonnull(fault);
-  ck_assert_int_eq(lines(fault), 0);
-  ck_assert_msg(!strncmp(fault, "data.train: ", 12) && strstr(fault, part), "message '%s' lacks '%s'", fault,
-                part);
-  mt_free(fault);
-}
-
-static struct mt_tokens *open_good(const char *paths, enum mt_format format, int64_t T, int64_t vocab)
-{
-  struct mt_tokens *tokens = NULL;
-  char *fault = NULL;
-  enum mt_status status = mt_tokens_open("data.train", paths, format, T, vocab, &tokens, &fault);
-  ck_assert_msg(status == MT_OK, "status %d, %s", status, fault);
-  ck_assert_ptr_null(fault);
-  ck_assert_ptr_nonnull(tokens);
-  return tokens;
-}
-
-/* Sample i is read, or refused with one line that holds `part`. */
-static void sample(const struct mt_tokens *tokens, int64_t i, int32_t *token, const char *part)
-{
-  char *fault = NULL;
-  enum mt_status status = mt_tokens_sample(tokens, i, token, &fault);
-  if (!part) {
-    ck_assert_msg(status == MT_OK, "status %d, %s", status, fault);
-    ck_assert_ptr_null(fault);
-    return;
-  }
-  ck_assert_int_eq(status, MT_CORRUPT);
-  ck_assert_ptr_nonnull(fault);
-  ck_assert_int_eq(lines(fault), 0);
-  ck_assert_msg(!strncmp(fault, "data.train: ", 12) && strstr(fault, part), "message '%s' lacks '%s'", fault,
-                part);
-  mt_free(fault);
-}
 
 START_TEST(test_counts)
 {
@@ -333,11 +255,8 @@ END_TEST
 
 int main(void)
 {
-  snprintf(folder, sizeof folder, "%s/motley-tokens-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-  if (!mkdtemp(folder)) {
-    perror(folder);
+  if (!make_folder())
     return 99;
-  }
   Suite *suite = suite_create("tokens");
   TCase *tests = tcase_create("tokens");
   tcase_add_test(tests, test_counts);
@@ -349,14 +268,7 @@ int main(void)
   tcase_add_loop_test(tests, test_large, 0, sizeof large / sizeof *large);
   tcase_add_test(tests, test_order);
   suite_add_tcase(suite, tests);
-  int code = mt_test_run(suite);
   const char *made[] = {"a",     "one",    "none", "short", "two",  "last",  "u16",    "u32",
                         "empty", "single", "odd",  "good",  "fine", "wrong", "shrinks"};
-  for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-    unlink(path_of(made[i]));
-  if (rmdir(folder) != 0 && code == 0) {
-    perror(folder);
-    code = 1;
-  }
-  return code;
+  return remove_folder(mt_test_run(suite), made, sizeof made / sizeof *made);
 }

@@ -18,6 +18,24 @@ enum mt_status mt_data_say(struct mt_comm *comm, struct mt_data *data)
   return (enum mt_status)(best / (comm->size + 1));
 }
 
+/* Token ids read as bytes would train without complaint; text has no zero bytes, ids have many. */
+static void warn_of_zeros(struct mt_comm *comm, const struct mt_config *config, const char *key, const struct mt_tokens *tokens)
+{
+  if (comm->rank != 0 || config->data.format != MT_FORMAT_BYTES)
+    return;
+  int32_t *token = MT_NEW(MT_TAG_IO, int32_t, config->data.seq_length + 1);
+  char *fault = NULL;
+  int64_t zeros = 0, n = mt_tokens_sample(tokens, 0, token, &fault) == MT_OK ? config->data.seq_length + 1 : 0;
+  for (int64_t t = 0; t < n; t++)
+    zeros += token[t] == 0;
+  if (zeros)
+    mt_warn("%s: found %lld zeros in the first %lld bytes, which text does not have; token ids are read with data.format = "
+            "uint16, uint32 or llmc",
+            key, (long long)zeros, (long long)n);
+  mt_free(fault);
+  mt_free(token);
+}
+
 enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config, int train,
                             struct mt_data *data)
 {
@@ -39,7 +57,9 @@ enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config
       status = MT_CORRUPT;
     }
   }
-  if (status != MT_OK)
+  if (status == MT_OK)
+    warn_of_zeros(comm, config, key, data->tokens);
+  else
     mt_data_close(data);
   return status;
 }
