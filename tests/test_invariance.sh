@@ -1,0 +1,71 @@
+#!/bin/sh
+# The same training however it is cut: ranks, nodes, micro-batches, slots, layouts, exchange, sharding change rounding only.
+# Five steps from equal weights: loss and gradient norm to 1e-5 at each step, the same batches, weights to 1e-5 afterwards.
+. "${srcdir-.}/tests/program.sh"
+
+# as_one RANKS NODES OPTION=VALUE...: against the run on one rank.
+as_one() {
+  ranks=$1 MOTLEY_NODES=$2
+  export MOTLEY_NODES
+  [ -n "$MOTLEY_NODES" ] || unset MOTLEY_NODES
+  shift 2
+  # the options come in as words
+  rm -rf cut
+  sets=
+  for option in "$@"; do sets="$sets --set $option"; done
+  run 0 "$ranks" train c.ini --set log.dir=cut $sets
+  same log one/log.jsonl cut/log.jsonl 1 5 1e-5
+  same weights one/checkpoints/step-00000005.h5 cut/checkpoints/step-00000005.h5 1e-5
+  unset MOTLEY_NODES
+}
+
+for family in mixtral gpt2; do
+  say "$family"
+  # lr such that weights move; more experts than some rank counts, fewer than others
+  config $family "train.steps = 5" "train.lr = 1e-3" "train.warmup = 0" "moe.z_loss = 0.01" "model.router_aux_loss_coef = 0.02" \
+    >c.ini
+  rm -rf one
+  run 0 1 train c.ini --set log.dir=one
+  if [ $family = mixtral ]; then
+    as_one 0 "" train.micro_batch=1
+    as_one 1 "" train.micro_batch=10
+    as_one 2 "" train.micro_batch=3
+    as_one 3 2,1 parallel.layout=random
+    as_one 4 1,3 train.micro_batch=1 parallel.exchange=pairwise
+    as_one 4 1,3 parallel.slots=0,5,2,1 parallel.layout=random
+    as_one 7 2,1,4 parallel.exchange=hierarchical
+    as_one 7 2,1,4 train.micro_batch=3 parallel.slots=3 parallel.exchange=pairwise
+  else
+    as_one 2 1,1 parallel.slots=5
+    as_one 3 "" train.micro_batch=3
+    as_one 4 1,3 parallel.layout=random parallel.slots=2
+    as_one 7 2,1,4 parallel.layout=random train.micro_batch=1
+    as_one 7 2,1,4 parallel.sharding=owner
+    as_one 4 1,3 parallel.sharding=node parallel.layout=random
+  fi
+done
+
+say "the same bits, whatever the exchange"
+MOTLEY_NODES=2,1,4
+export MOTLEY_NODES
+config mixtral "train.steps = 5" >c.ini
+for exchange in pairwise hierarchical auto; do run 0 7 train c.ini --set log.dir=$exchange --set parallel.exchange=$exchange; done
+for exchange in hierarchical auto; do
+  same log pairwise/log.jsonl $exchange/log.jsonl 1 5 0
+  same weights pairwise/checkpoints/step-00000005.h5 $exchange/checkpoints/step-00000005.h5 0
+done
+unset MOTLEY_NODES
+
+say "more ranks than sequences and experts; no balance loss per sequence, but per micro-batch, is not the same"
+config gpt2 "train.steps = 3" "train.global_batch = 3" "train.micro_batch = 1" "model.num_local_experts = 2" \
+  "model.num_experts_per_tok = 1" "model.router_aux_loss_coef = 0.02" >c.ini
+run 0 1 train c.ini --set log.dir=few
+run 0 7 train c.ini --set log.dir=many
+same log few/log.jsonl many/log.jsonl 1 3 1e-5
+run 0 1 train c.ini --set log.dir=pooled --set moe.aux_scope=micro_batch --set train.micro_batch=3
+differs log few/log.jsonl pooled/log.jsonl 1 3 1e-5
+# micro_batch pools all ranks' tokens of a micro-step: one micro-step of three sequences on one rank or on three
+run 0 3 train c.ini --set log.dir=pooled3 --set moe.aux_scope=micro_batch
+same log pooled/log.jsonl pooled3/log.jsonl 1 3 1e-5
+
+finish
