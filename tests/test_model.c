@@ -126,7 +126,7 @@ START_TEST(test_same_bits)
   const char *name = model_case_names[_i];
   for (int changing = 0; changing < 2; changing++) {
     const char *layout = changing ? "parallel.layout=random" : "parallel.layout=static";
-    uint32_t hash[4] = {
+    uint32_t hash[5] = {
         check_case(name, ragged(), "cpu", 1, "sequence", 3,
                    (const char *[]){"parallel.exchange=pairwise", "parallel.slots=5", layout}),
         check_case(name, ragged(), "cpu", 1, "sequence", 3,
@@ -135,8 +135,10 @@ START_TEST(test_same_bits)
                    (const char *[]){"parallel.exchange=pairwise", "parallel.slots=5", layout}),
         check_case(name, ragged(), "cpu", 3, "sequence", 3,
                    (const char *[]){"parallel.exchange=auto", "parallel.slots=5", layout}),
+        check_case(name, ragged(), "cpu", 1, "sequence", 3,
+                   (const char *[]){"train.recompute=true", "parallel.slots=5", layout}),
     };
-    for (int i = 1; i < 4; i++)
+    for (int i = 1; i < 5; i++)
       ck_assert_msg(hash[i] == hash[0], "%s, %s: gradients of variant %d have other bits", name, layout, i);
   }
 }

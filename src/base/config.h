@@ -84,6 +84,7 @@ struct mt_config {
     int64_t seed;
     int64_t valid_interval; /* steps, 0 = never */
     enum mt_nonfinite nonfinite;
+    int recompute; /* 1: keep each layer's input and exchanged rows only, compute the rest again in backward */
   } train;
   struct {
     enum mt_sharding sharding;

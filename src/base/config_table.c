@@ -119,6 +119,8 @@ const struct mt_option mt_options[] = {
   INTEGER(train, seed, -0x1p63, ANY, COURSE, .fallback = "1", .help = "of initial weights and sample order")
   INTEGER(train, valid_interval, 0, ANY, .need = MT_NEED_VALID, .fallback = "0",
           .help = "steps between validations; 0 = never")
+  BOOLEAN(train, recompute, .fallback = "false",
+          .help = "keep less of the forward pass and compute it again in the backward pass")
   CHOICE(train, nonfinite, "skip|abort", COURSE, .fallback = "skip", .help = "what to do with a step that has NaN or Inf")
 
   CHOICE(parallel, sharding, "full|node|owner", .need = MT_NEED_EXPERTS, .fallback = "full", .help = "ranks over which an expert's master weights are cut")

@@ -45,6 +45,7 @@ static void layer_new(struct mt_moe *moe, struct mt_moe_layer *layer, const int 
   layer->host_expert = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
   layer->aux = MT_NEW(MT_TAG_ACTIVATION, float, (N / moe->T + 1) * E);
   layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
+  layer->pre = moe->recompute ? &moe->pre : &layer->own_pre;
   layer->dispatch = mt_dispatch_new(moe->comm, moe->nslot);
   layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
   layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * row_bytes(moe));
@@ -66,7 +67,7 @@ static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
   device_free(moe, MT_DEVICE, layer->gather.data);
   device_free(moe, MT_DEVICE, layer->scatter.data);
   device_free(moe, MT_DEVICE, layer->x.data);
-  device_free(moe, MT_DEVICE, layer->pre.data);
+  device_free(moe, MT_DEVICE, layer->own_pre.data);
 }
 
 /* 1 if this rank's slots of a layer are, one behind the other, experts that are whole on it, and no other slot of the layout
@@ -124,7 +125,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   *moe = (struct mt_moe){.comm = comm, .device = device, .nmoe = params->nmoe, .E = E, .K = K,
                          .C = config->model.hidden_size, .F = config->model.intermediate_size, .N = N, .T = T,
                          .gated = config->model.family != MT_FAMILY_GPT2, .nslot = slots[comm->rank],
-                         .balanced = config->moe.force_balance, .scope = config->moe.aux_scope,
+                         .balanced = config->moe.force_balance, .recompute = config->train.recompute || !training, .scope = config->moe.aux_scope,
                          .aux_coef = config->model.router_aux_loss_coef, .z_coef = config->moe.z_loss, .version = 1};
   find_tensors(moe, params);
   moe->stride = params->expert_length;
@@ -194,6 +195,7 @@ void mt_moe_free(struct mt_moe *moe)
   device_free(moe, MT_DEVICE, moe->send_token);
   device_free(moe, MT_WIRE, moe->send);
   device_free(moe, MT_WIRE, moe->dsend);
+  device_free(moe, MT_DEVICE, moe->pre.data);
   device_free(moe, MT_WIRE, moe->arrive.data);
   device_free(moe, MT_DEVICE, moe->rows.data);
   device_free(moe, MT_DEVICE, moe->h.data);
@@ -275,7 +277,7 @@ void mt_moe_counts(struct mt_moe *moe, int l)
   rows_reserve(moe, &layer->gather, MT_DEVICE, Q * 4);
   rows_reserve(moe, &layer->scatter, MT_DEVICE, Q * 4);
   rows_reserve(moe, &layer->x, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
-  rows_reserve(moe, &layer->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  rows_reserve(moe, layer->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->arrive, MT_WIRE, Q * row_bytes(moe));
   rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->h, MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
@@ -384,9 +386,19 @@ static void activate(struct mt_moe *moe, const struct mt_moe_layer *layer)
   struct mt_device *device = moe->device;
   int64_t Q = layer->dispatch.received;
   if (moe->gated)
-    device->kernels->swiglu(device, moe->h.data, layer->pre.data, Q, moe->F);
+    device->kernels->swiglu(device, moe->h.data, layer->pre->data, Q, moe->F);
   else
-    device->kernels->gelu(device, moe->h.data, layer->pre.data, Q * moe->F);
+    device->kernels->gelu(device, moe->h.data, layer->pre->data, Q * moe->F);
+}
+
+/* The experts' pre-activations; in backward again with recompute. */
+static void experts_in(struct mt_moe *moe, int l)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  const float *w = slot_weights(moe, l);
+  struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
+  device->kernels->linear(device, &in, layer->pre->data, layer->x.data, w + moe->w_in, moe->b_in < 0 ? NULL : w + moe->b_in, 0);
 }
 
 void mt_moe_experts(struct mt_moe *moe, int l)
@@ -394,9 +406,8 @@ void mt_moe_experts(struct mt_moe *moe, int l)
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
   const float *w = slot_weights(moe, l);
-  struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
   struct mt_linear out = linear_of(moe, layer, moe->F, moe->C);
-  device->kernels->linear(device, &in, layer->pre.data, layer->x.data, w + moe->w_in, moe->b_in < 0 ? NULL : w + moe->b_in, 0);
+  experts_in(moe, l);
   activate(moe, layer);
   device->kernels->linear(device, &out, moe->rows.data, moe->h.data, w + moe->w_out, moe->b_out < 0 ? NULL : w + moe->b_out, 0);
 }
@@ -430,13 +441,15 @@ void mt_moe_experts_back(struct mt_moe *moe, int l)
   struct mt_linear out = linear_of(moe, layer, moe->F, moe->C);
   if (!moe->in_place)
     device->ops->zero(device, MT_DEV_MATH, dw, moe->nslot * moe->stride * 4);
+  if (moe->recompute)
+    experts_in(moe, l);
   activate(moe, layer);
   kernels->linear_dw(device, &out, dw + moe->w_out, moe->b_out < 0 ? NULL : dw + moe->b_out, moe->rows.data, moe->h.data);
   kernels->linear_dx(device, &out, moe->h.data, moe->rows.data, w + moe->w_out, 0); /* h becomes its gradient */
   if (moe->gated)
-    kernels->swiglu_back(device, moe->dpre.data, moe->h.data, layer->pre.data, Q, moe->F);
+    kernels->swiglu_back(device, moe->dpre.data, moe->h.data, layer->pre->data, Q, moe->F);
   else
-    kernels->gelu_back(device, moe->dpre.data, moe->h.data, layer->pre.data, Q * moe->F);
+    kernels->gelu_back(device, moe->dpre.data, moe->h.data, layer->pre->data, Q * moe->F);
   kernels->linear_dw(device, &in, dw + moe->w_in, moe->b_in < 0 ? NULL : dw + moe->b_in, moe->dpre.data, layer->x.data);
   kernels->linear_dx(device, &in, moe->rows.data, moe->dpre.data, w + moe->w_in, 0);
 }

@@ -35,7 +35,8 @@ struct mt_moe_layer {
   int32_t *place;                 /* device [N K]: copy of dispatch.place */
   struct mt_rows gather, scatter; /* device [Q] int32: copies of the dispatch's */
   struct mt_rows x;               /* device [Q,C] rows that arrived, by slot */
-  struct mt_rows pre;             /* device [Q,2F or F] pre-activations */
+  struct mt_rows *pre;            /* device [Q,2F or F] pre-activations; borrowed: own_pre, or one of all with recompute */
+  struct mt_rows own_pre;
   void *back;                     /* wire [N K,C] rows that came back, in sending order */
 };
 
@@ -56,7 +57,7 @@ struct mt_moe {
   int64_t w_in, b_in, w_out, b_out; /* offsets in an expert's vector; b_* = -1: no bias */
   int64_t stride;               /* elements between slots */
   int nslot;                    /* mine */
-  int balanced;
+  int balanced, recompute;
   enum mt_aux_scope scope;
   double aux_coef, z_coef;
   struct mt_shard shard;        /* [nmoe * E] vectors, cut as parallel.sharding says */
@@ -85,6 +86,7 @@ struct mt_moe {
   int32_t *host_first;
   int32_t *send_token;          /* device [N K] */
   void *send, *dsend;           /* wire [N K,C] */
+  struct mt_rows pre;           /* device [Q,2F]: of the layer under way, with recompute */
   struct mt_rows arrive, rows, h, dpre; /* wire [Q,C], device [Q,C], [Q,F], [Q,2F] */
 };
 

@@ -158,6 +158,8 @@ void mt_model_mlp_back(struct mt_model *model, int l)
   struct mt_layer_state *layer = &model->layer[l];
   DENSE(in, model->N, arch->C, arch->F * (arch->gated ? 2 : 1));
   DENSE(out, model->N, arch->F, arch->C);
+  if (model->config->train.recompute)
+    kernels->linear(device, &in, layer->pre, layer->y2, weight(model, block->in_w), weight(model, block->in_b), 0);
   activate(model, l);
   kernels->linear_dw(device, &out, gradient(model, block->out_w), gradient(model, block->out_b), model->dx, model->h);
   kernels->linear_dx(device, &out, model->h, model->dx, weight(model, block->out_w), 0);
@@ -222,13 +224,14 @@ const char *mt_model_find_nonfinite(struct mt_model *model, int *layer)
   for (int l = 0; l < arch->L; l++) {
     *layer = l;
     struct mt_layer_state *state = &model->layer[l];
-    if (!all_finite(model, state->y1, N * arch->C))
+    int kept = l == arch->L - 1 || state->x1 != model->layer[l + 1].x1; /* else another layer's by now */
+    if (kept && !all_finite(model, state->y1, N * arch->C))
       return "input norm";
-    if (!all_finite(model, state->qkv, N * (arch->H + 2 * arch->KV) * arch->D))
+    if (kept && !all_finite(model, state->qkv, N * (arch->H + 2 * arch->KV) * arch->D))
       return "q, k, v";
-    if (!all_finite(model, state->att, N * arch->H * arch->D))
+    if (kept && !all_finite(model, state->att, N * arch->H * arch->D))
       return "attention";
-    if (!all_finite(model, state->y2, N * arch->C))
+    if (kept && !all_finite(model, state->y2, N * arch->C))
       return "post-attention norm";
     if (arch->block[l].moe >= 0) {
       if (!all_finite(model, model->moe->layer[arch->block[l].moe].p, N * arch->E))

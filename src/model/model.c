@@ -64,10 +64,10 @@ static void layer_free(struct mt_model *model, struct mt_layer_state *layer)
     drop(model, MT_DEVICE, all[i]);
 }
 
-/* Layers without a backward pass need their state only while they run: all share one. */
+/* Layers need their state only while they run, without a backward pass or if that computes it again: all share one. */
 static int states(const struct mt_model *model, int training)
 {
-  return training ? (int)model->arch.L : model->arch.L > 0;
+  return training && !model->config->train.recompute ? (int)model->arch.L : model->arch.L > 0;
 }
 
 enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config, int64_t max_B,
@@ -111,7 +111,7 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   for (int l = 0; l < arch->L; l++)
     dense = arch->block[l].moe < 0 ? l : dense;
   for (int l = 0; l < states(model, training); l++)
-    layer_new(model, &model->layer[l], &arch->block[training || dense < 0 ? l : dense], N);
+    layer_new(model, &model->layer[l], &arch->block[states(model, training) == arch->L || dense < 0 ? l : dense], N);
   for (int l = states(model, training); l < arch->L; l++)
     model->layer[l] = model->layer[0];
   for (int l = 0; l <= arch->L; l++)

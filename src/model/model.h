@@ -33,7 +33,8 @@ struct mt_arch {
   struct mt_block *block;                 /* [L], owned */
 };
 
-/* What a layer keeps for its backward pass; device memory, owned. */
+/* What a layer keeps for its backward pass; device memory, owned. With train.recompute (and without training) all layers
+ * share one: then mt_model_attention is run again before a layer's backward pass. */
 struct mt_layer_state {
   void *x1;                             /* [N,C] residual stream after attention */
   void *y1, *y2;                        /* [N,C] normed inputs */

@@ -300,6 +300,8 @@ static int add_backward(struct mt_step *step, struct mt_tasks *tasks, int micro,
   const struct mt_arch *arch = &step->model->arch;
   const enum mt_lane compute = MT_LANE_COMPUTE;
   for (int l = (int)arch->L - 1; l >= 0; l--) {
+    if (step->config->train.recompute)
+      last = add(step, tasks, MT_TASK_ATTENTION, compute, micro, l, do_attention, last);
     if (arch->block[l].moe < 0)
       last = add(step, tasks, MT_TASK_MLP_BACK, compute, micro, l, do_mlp_back, last);
     else {
