@@ -50,10 +50,11 @@ struct mt_device {
   void *state;          /* the backend's own */
 };
 
-/* Opens a backend: "ref" (plain loops, for tests and comparison) or "cpu". Local. The caller closes with
- * device->ops->close(device). MT_USAGE, said once, if there is no such backend. */
+/* Opens a backend: "ref" (plain loops, for tests and comparison) or "cpu", with threads < 1 counting as 1. Local. The
+ * caller closes with device->ops->close(device). MT_USAGE, said once, and NULL if there is no such backend. */
 enum mt_status mt_device_open(const char *name, int threads, struct mt_device **device);
-/* Makes the workspace at least `bytes` large (kernels tell how much they need: *_work in ops.h). Local; before hot calls. */
+/* Makes the workspace at least `bytes` large (kernels tell how much they need: *_work in ops.h); its contents are lost.
+ * Local; before hot calls. */
 void mt_device_reserve(struct mt_device *device, int64_t bytes);
 
 /* Pointer to element `index` of an array of the device's ctype. */
