@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "comm/comm.h"
+#include "comm/measure.h"
 #include "io/checkpoint.h"
 #include "topology/cluster.h"
 #include "train/bench.h"
@@ -25,7 +26,7 @@
 
 /* ---- the command line ---- */
 
-enum { OPTION_SET = 1, OPTION_JSON = 2, OPTION_CLUSTER = 4 };
+enum { OPTION_SET = 1, OPTION_JSON = 2, OPTION_CLUSTER = 4, OPTION_MEASURE = 8 };
 
 static const struct command {
   const char *name;
@@ -43,7 +44,7 @@ static const struct command {
      "text that the newest checkpoint writes after generate.prompt"},
     {"bench", MT_CMD_TRAIN, "CONFIG", OPTION_SET, NULL,
      "a figure of this machine and this configuration beside the machine's own limit"},
-    {"topo", MT_CMD_TOPO, NULL, OPTION_JSON | OPTION_CLUSTER, NULL,
+    {"topo", MT_CMD_TOPO, NULL, OPTION_JSON | OPTION_CLUSTER | OPTION_MEASURE, NULL,
      "the cluster as the ranks see it, or one from a description"},
     {"inspect", MT_CMD_INSPECT, "PATH", 0, NULL,
      "what a checkpoint (or a folder of them) holds, every checksum verified"},
@@ -59,13 +60,14 @@ static const struct {
     {"--json", OPTION_JSON, NULL, "print the cluster's JSON form"},
     {"--cluster", OPTION_CLUSTER, "FILE|SIZES",
      "describe this file's cluster, or nodes of 2, 1 and 4 ranks: 2,1,4"},
+    {"--measure", OPTION_MEASURE, NULL, "measure the ranks' speeds and the links between them"},
 };
 enum { NFLAG = sizeof flags / sizeof *flags };
 
 struct arguments {
   const struct command *command; /* NULL = none was given */
   const struct mt_bench *bench;  /* of `motley bench`: which one */
-  int help, version, json;
+  int help, version, json, measure;
   const char *argument, *cluster;
   struct mt_override *overrides; /* [noverride], owned */
   int noverride;
@@ -158,6 +160,8 @@ static enum mt_status take_option(struct arguments *a, int argc, char **argv, in
       a->overrides[a->noverride++].text = value;
     else if (flags[f].bit == OPTION_CLUSTER)
       a->cluster = value;
+    else if (flags[f].bit == OPTION_MEASURE)
+      a->measure = 1;
     else
       a->json = 1;
     return MT_OK;
@@ -383,6 +387,15 @@ static enum mt_status check_environment(const struct command *command)
   return status;
 }
 
+static enum mt_status measure(struct mt_comm *comm)
+{
+  struct mt_device *device;
+  MT_TRY(mt_agree(comm, mt_device_open("cpu", comm->cluster->place[comm->rank].threads, &device)));
+  mt_measure(comm, device);
+  device->ops->close(device);
+  return MT_OK;
+}
+
 static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char ***argv)
 {
   struct launcher launcher = find_launcher();
@@ -398,6 +411,8 @@ static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char **
     mt_config_free(&config);
   } else if (!status) {
     status = mt_agree(comm, comm->rank == 0 ? check_environment(a->command) : MT_OK);
+    if (!status && a->measure)
+      status = measure(comm);
     if (!status && comm->rank == 0)
       print_cluster(comm->cluster, a->json);
   }

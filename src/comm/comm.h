@@ -73,7 +73,7 @@ void mt_requests_free(struct mt_requests *set);
 
 /* Tags: one per purpose; between two ranks messages of one tag arrive in the order they were posted. */
 enum mt_message_tag { MT_MSG_ROWS = 1, MT_MSG_BRIDGE, MT_MSG_DEAL, MT_MSG_UNSHARD, MT_MSG_FORWARD, MT_MSG_GATHER,
-                      MT_MSG_RESHARD, MT_MSG_IO, MT_MSG_TEST };
+                      MT_MSG_RESHARD, MT_MSG_IO, MT_MSG_MEASURE, MT_MSG_TEST };
 
 /* Posts a message of `bytes` (64-bit; zero posts nothing on either side; above 1 GiB it travels in pieces) from/to host or
  * wire memory, which must stay untouched until mt_wait. A message to oneself is not allowed (copy instead). Local;

@@ -57,8 +57,9 @@ void mt_share_warn(const struct mt_place *place, const struct mt_share *share, i
  * wait_s. */
 void mt_wait_collective(struct mt_comm *comm, MPI_Request *request, const char *what);
 
-/* Waits until one of the sets that are not empty is complete, empties it and returns its index; -1 if all are
- * empty. */
-int mt_wait_any(struct mt_comm *comm, struct mt_requests *sets, int nset);
+/* Waits until some of the set's requests are complete and tells which: *done[result], numbers in the order of posting,
+ * borrowed from the set until the next call for it. More may be posted between calls. 0 when all have been told; the set is
+ * then empty. */
+int mt_wait_some(struct mt_comm *comm, struct mt_requests *set, const int **done);
 
 #endif

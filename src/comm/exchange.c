@@ -1,50 +1,74 @@
-/* The exchange of rows: both algorithms, both directions; see exchange.h.
+/* The exchange of rows: all ways, both directions; see exchange.h and way.h.
  *
- * There is one algorithm per kind, written over rows(s, d), the rows from s to d in the direction under way;
- * going back is the same walk over the transposed pattern.
- *
- * Hierarchical, for the rows from node p to node q, with B = bridge(p, q) and B' = bridge(q, p):
- *   1. each rank of p sends B its rows for q, which lie together in its send buffer (ranks of a node are
- * consecutive);
- *   2. B arranges them as [rank of q][rank of p] and sends B' one message;
- *   3. for each rank of q the part of that message is what its receive buffer wants, in its order: B' sends
- * it on. Every node pair proceeds by itself: whatever arrives first is handled first. Rows within a node go
- * directly. Staging of a bridge holds, for its nodes q: what 1 brings, what 2 sends, what 2 brings. A node of
- * one rank needs none: its send and receive buffers have those orders already. The trap: a bridge serves
- * several nodes, so two messages with one partner may overtake each other in this program's order of
- * handling; the node's number in the tag keeps them apart. */
+ * There is one algorithm, written over rows(s, d), the rows from s to d in the direction under way; going
+ * back is the same walk over the transposed pattern. The rows from node p to node q are thought of as one
+ * list in the order [rank d of q] [rank s of p], which is cut evenly into pieces, wherever the cuts fall.
+ * Each piece has a bridge B in p and one, B', in q:
+ *   1. each rank of p sends B its rows of the piece, which lie together in its send buffer;
+ *   2. B arranges them in the list's order and sends B' one message;
+ *   3. the part of each rank of q is what its receive buffer wants, in its order: B' sends it on.
+ * Every piece proceeds by itself: whatever arrives first is handled first, so the steps of several pieces
+ * overlap. The rank that has more than half of a piece is its bridge, so that rows do not travel in the node
+ * for nothing; else the ranks take turns, beginning with mt_cluster_bridge. A bridge that has all of a piece
+ * needs no staging. No pieces: directly; rows within a node always go so. The traps: a bridge serves several
+ * pieces, so messages with one partner may overtake each other in this program's order of handling; node and
+ * piece in the tag keep them apart. And what is posted and how much staging it needs must be known before
+ * (mt_exchange_reserve), so the same walk (`prepare`) first counts, then posts. */
 #include "comm/exchange.h"
 #include <string.h>
 #include "base/config.h"
 #include "base/memory.h"
 #include "comm/comm_mpi.h"
+#include "comm/part.h"
+#include "comm/way.h"
 
-/* A node that I am the bridge to. */
-struct bridge {
-  int node;                      /* the node */
-  int peer;                      /* its bridge to us */
-  int64_t out_rows, in_rows;     /* rows of my node for that node, and back */
-  int64_t raw_at, out_at, in_at; /* rows before them in staging: gathered by source, to send, received */
+/* A piece that I am the bridge of, on one side. */
+struct piece {
+  int other;     /* the node on the other side */
+  int number;    /* of the piece */
+  int outward;   /* 1: I send it there, 0: I receive it from there */
+  int peer;      /* its bridge on the other side */
+  int open;      /* messages that step 2 or 3 still waits for */
+  int64_t first; /* of the list's rows, it holds */
+  int64_t rows;
+  int64_t own, own_at; /* how many are of my send or for my receive buffer, and from which row there */
+  int64_t stage_at;    /* bytes before it in staging, -1 = needs none */
+};
+
+/* The rows from one node to another. */
+struct pair {
+  int from, to; /* nodes */
+  int64_t rows; /* in all */
+  int npiece;   /* 0 = directly */
 };
 
 struct mt_exchange {
-  struct mt_comm *comm; /* borrowed */
-  int hierarchical;
+  struct mt_comm *comm;       /* borrowed */
+  int kind;                   /* enum mt_exchange_kind */
+  int most_pieces;            /* of a node pair */
+  int forced_pieces;          /* 0 = by cost */
   int64_t *send_at, *recv_at; /* [P + 1], owned: rows before each partner's in send and recv */
-  struct mt_requests common;  /* whatever needs no action when it completes */
-  int nbridge;
-  struct bridge *bridge;       /* [nbridge], owned; in the order of nodes after mine, cyclically */
-  struct mt_requests *arrival; /* [2 nbridge], owned: 2 k = step 1 for bridge k, 2 k + 1 = step 2 */
-  const char **cursor;         /* [node_size], owned; for the arranging in step 2 */
-  void *stage;                 /* owned */
-  int64_t stage_capacity;      /* bytes in it */
+  struct mt_requests set;     /* everything under way */
+  int *label;                 /* [set.capacity], owned: the piece that waits for a request, -1 = none */
+  int64_t label_capacity;
+  int npiece;
+  struct piece *piece; /* [npiece], owned: those under way */
+  int64_t piece_capacity;
+  int64_t *by_source,
+      *by_target;         /* [most_pieces, largest node], owned: rows of a piece by rank of the nodes */
+  const char **cursor;    /* [node_size], owned; for the arranging in step 2 */
+  void *stage;            /* owned */
+  int64_t stage_capacity; /* bytes in it */
 
   /* The exchange under way: */
   const struct mt_pattern *pattern; /* borrowed from begin to end; NULL = none */
   enum mt_direction direction;
-  int64_t width;    /* bytes a row */
-  const char *send; /* borrowed */
-  char *recv;       /* borrowed */
+  int counting;        /* 1: only count what would be posted */
+  int64_t nrequest;    /* requests posted or counted */
+  int64_t stage_bytes; /* likewise */
+  int64_t width;       /* bytes a row */
+  const char *send;    /* borrowed */
+  char *recv;          /* borrowed */
 };
 
 /* ---- patterns ---- */
@@ -78,73 +102,49 @@ int64_t mt_pattern_received(const struct mt_comm *comm, const struct mt_pattern 
   return sum;
 }
 
-/* Rows from rank s to rank d in a direction; one of them must be of my node. */
-static int64_t rows_in(const struct mt_comm *comm, const struct mt_pattern *pattern,
-                       enum mt_direction direction, int s, int d)
+/* Rows from rank s to rank d in the direction under way; one of them must be of my node. */
+static int64_t rows(const struct mt_exchange *x, int s, int d)
 {
-  if (direction == MT_BACK) {
+  const struct mt_comm *comm = x->comm;
+  if (x->direction == MT_BACK) {
     int other = s;
     s = d;
     d = other;
   }
   int first = comm->node_first[comm->node];
   if (s >= first && s < first + comm->node_size)
-    return pattern->out[(int64_t)(s - first) * comm->size + d];
-  return pattern->in[(int64_t)s * comm->node_size + (d - first)];
-}
-
-static int64_t rows(const struct mt_exchange *x, int s, int d)
-{
-  return rows_in(x->comm, x->pattern, x->direction, s, d);
-}
-
-/* Rows between my node and another, outwards or inwards. */
-static int64_t node_rows(const struct mt_comm *comm, const struct mt_pattern *pattern,
-                         enum mt_direction direction, int node, int inwards)
-{
-  const int *first = comm->node_first;
-  int64_t sum = 0;
-  for (int a = first[comm->node]; a < first[comm->node + 1]; a++)
-    for (int b = first[node]; b < first[node + 1]; b++)
-      sum += inwards ? rows_in(comm, pattern, direction, b, a) : rows_in(comm, pattern, direction, a, b);
-  return sum;
+    return x->pattern->out[(int64_t)(s - first) * comm->size + d];
+  return x->pattern->in[(int64_t)s * comm->node_size + (d - first)];
 }
 
 /* ---- making ---- */
-
-/* Tags of one purpose, apart by node. MPI's tags reach at least to 32767, mostly to INT_MAX. */
-static int tag_of(enum mt_message_tag purpose, int node)
-{
-  return (int)purpose + 16 * node;
-}
-
-static void find_bridges(struct mt_exchange *x)
-{
-  struct mt_comm *comm = x->comm;
-  x->bridge = MT_ZNEW(MT_TAG_COMM, struct bridge, comm->nnode);
-  for (int i = 1; i < comm->nnode; i++) {
-    int q = (comm->node + i) % comm->nnode;
-    if (mt_cluster_bridge(comm->cluster, comm->node, q) == comm->rank)
-      x->bridge[x->nbridge++] =
-          (struct bridge){.node = q, .peer = mt_cluster_bridge(comm->cluster, q, comm->node)};
-  }
-  x->arrival = MT_ZNEW(MT_TAG_COMM, struct mt_requests, 2 * (int64_t)x->nbridge);
-  x->cursor = MT_NEW(MT_TAG_COMM, const char *, comm->node_size);
-}
 
 struct mt_exchange *mt_exchange_new(struct mt_comm *comm, int kind)
 {
   struct mt_exchange *x = MT_ZNEW(MT_TAG_COMM, struct mt_exchange, 1);
   x->comm = comm;
-  x->hierarchical = kind == MT_EXCHANGE_HIERARCHICAL || (kind == MT_EXCHANGE_AUTO && comm->nnode > 1);
+  x->kind = comm->nnode > 1 ? kind : MT_EXCHANGE_PAIRWISE;
   x->send_at = MT_NEW(MT_TAG_COMM, int64_t, comm->size + 1);
   x->recv_at = MT_NEW(MT_TAG_COMM, int64_t, comm->size + 1);
-  if (x->hierarchical) {
-    MT_CHECK(tag_of(MT_MSG_TEST, comm->nnode) <= comm->mpi->tag_limit,
-             "%d nodes are too many for this MPI's tags", comm->nnode);
-    find_bridges(x);
+  /* MPI's tags reach at least to 32767, mostly to INT_MAX: see tag_of. */
+  x->most_pieces = (comm->mpi->tag_limit / 16 - 1) / comm->nnode;
+  if (x->most_pieces > MT_MOST_PIECES)
+    x->most_pieces = MT_MOST_PIECES;
+  MT_CHECK(x->most_pieces > 0, "%d nodes are too many for this MPI's tags", comm->nnode);
+  int largest = 0;
+  for (int i = 0; i < comm->nnode; i++) {
+    int size = comm->node_first[i + 1] - comm->node_first[i];
+    largest = size > largest ? size : largest;
   }
+  x->by_source = MT_NEW(MT_TAG_COMM, int64_t, (int64_t)x->most_pieces * largest);
+  x->by_target = MT_NEW(MT_TAG_COMM, int64_t, (int64_t)x->most_pieces * largest);
+  x->cursor = MT_NEW(MT_TAG_COMM, const char *, comm->node_size);
   return x;
+}
+
+void mt_exchange_pieces(struct mt_exchange *x, int npiece)
+{
+  x->forced_pieces = npiece < x->most_pieces ? npiece : x->most_pieces;
 }
 
 void mt_exchange_free(struct mt_exchange *x)
@@ -152,11 +152,11 @@ void mt_exchange_free(struct mt_exchange *x)
   if (!x)
     return;
   MT_CHECK(!x->pattern, "an exchange was begun and not ended");
-  for (int i = 0; i < 2 * x->nbridge; i++)
-    mt_requests_free(&x->arrival[i]);
-  mt_requests_free(&x->common);
-  mt_free(x->arrival);
-  mt_free(x->bridge);
+  mt_requests_free(&x->set);
+  mt_free(x->label);
+  mt_free(x->piece);
+  mt_free(x->by_source);
+  mt_free(x->by_target);
   mt_free(x->cursor);
   mt_free(x->stage);
   mt_free(x->send_at);
@@ -166,212 +166,372 @@ void mt_exchange_free(struct mt_exchange *x)
 
 const char *mt_exchange_name(const struct mt_exchange *x)
 {
-  return x->hierarchical ? "hierarchical" : "pairwise";
+  static const char *const name[] = {[MT_EXCHANGE_AUTO] = "auto",
+                                     [MT_EXCHANGE_PAIRWISE] = "pairwise",
+                                     [MT_EXCHANGE_HIERARCHICAL] = "hierarchical"};
+  return name[x->kind];
 }
 
-/* Requests that `messages` messages of `bytes` bytes in all need at most. */
-static int requests_for(int64_t messages, int64_t bytes)
+/* ---- posting, or counting ---- */
+
+/* Tags of one purpose, apart by node and piece. */
+static int tag_of(const struct mt_exchange *x, enum mt_message_tag purpose, int node, int piece)
 {
-  int64_t n = messages + bytes / mt_comm_piece;
-  MT_CHECK(n < 1 << 30, "an exchange of %lld messages", (long long)n);
-  return (int)n;
+  return (int)purpose + 16 * (node * x->most_pieces + piece);
 }
 
-void mt_exchange_reserve(struct mt_exchange *x, const struct mt_pattern *pattern, int64_t width)
+/* Counts the requests of a message that will be or was posted, and labels them. */
+static int count_requests(struct mt_exchange *x, int64_t bytes, int label)
+{
+  int n = (int)((bytes + mt_comm_piece - 1) / mt_comm_piece);
+  for (int i = 0; i < n && !x->counting; i++)
+    x->label[x->nrequest + i] = label;
+  x->nrequest += n;
+  return n;
+}
+
+static void post_send(struct mt_exchange *x, const char *data, int64_t nrow, int to, int tag)
+{
+  count_requests(x, nrow * x->width, -1);
+  if (!x->counting)
+    mt_post_send(x->comm, &x->set, data, nrow * x->width, to, tag);
+}
+
+/* Returns the number of requests. */
+static int post_recv(struct mt_exchange *x, char *data, int64_t nrow, int from, int tag, int label)
+{
+  int n = count_requests(x, nrow * x->width, label);
+  if (!x->counting)
+    mt_post_recv(x->comm, &x->set, data, nrow * x->width, from, tag);
+  return n;
+}
+
+/* Direct messages with the ranks [first, first + n); partners are taken in rotation from number `me` on, so
+ * that not all ranks begin with the same one. */
+static void receive_direct(struct mt_exchange *x, int first, int n, int me)
+{
+  for (int i = 0; i < n; i++) {
+    int from = first + (me + n - i) % n;
+    if (from != x->comm->rank)
+      post_recv(x, x->recv + x->recv_at[from] * x->width, rows(x, from, x->comm->rank), from, MT_MSG_ROWS,
+                -1);
+  }
+}
+
+static void send_direct(struct mt_exchange *x, int first, int n, int me)
+{
+  for (int i = 0; i < n; i++) {
+    int to = first + (me + i) % n;
+    if (to != x->comm->rank)
+      post_send(x, x->send + x->send_at[to] * x->width, rows(x, x->comm->rank, to), to, MT_MSG_ROWS);
+  }
+}
+
+/* ---- node pairs and their pieces ---- */
+
+/* Decides the way from one node to another: the same on all ranks of both. */
+static struct pair decide(const struct mt_exchange *x, int from, int to)
+{
+  const int *first = x->comm->node_first;
+  struct pair pair = {.from = from, .to = to};
+  struct mt_way_problem problem = {.senders = first[from + 1] - first[from],
+                                   .receivers = first[to + 1] - first[to]};
+  for (int s = first[from]; s < first[from + 1]; s++) {
+    int64_t n = 0;
+    for (int d = first[to]; d < first[to + 1]; d++) {
+      pair.rows += rows(x, s, d);
+      n += rows(x, s, d) > 0;
+    }
+    problem.most_out = n > problem.most_out ? n : problem.most_out;
+  }
+  for (int d = first[to]; d < first[to + 1]; d++) {
+    int64_t n = 0;
+    for (int s = first[from]; s < first[from + 1]; s++)
+      n += rows(x, s, d) > 0;
+    problem.most_in = n > problem.most_in ? n : problem.most_in;
+  }
+  problem.bytes = pair.rows * x->width;
+  if (!pair.rows || x->kind == MT_EXCHANGE_PAIRWISE)
+    return pair;
+  pair.npiece = mt_way_choose(x->comm->cluster, &problem, x->kind, x->most_pieces).npiece;
+  if (pair.npiece && x->forced_pieces)
+    pair.npiece = x->forced_pieces;
+  return pair;
+}
+
+/* Fills by_source[c][s] and by_target[c][d] for all pieces c of the pair. */
+static void tally(struct mt_exchange *x, const struct pair *pair)
+{
+  const int *first = x->comm->node_first;
+  int from = first[pair->from], nfrom = first[pair->from + 1] - from;
+  int to = first[pair->to], nto = first[pair->to + 1] - to;
+  memset(x->by_source, 0, sizeof(int64_t) * (size_t)(pair->npiece * nfrom));
+  memset(x->by_target, 0, sizeof(int64_t) * (size_t)(pair->npiece * nto));
+  int c = 0;
+  int64_t begin, left = mt_part_range(pair->rows, pair->npiece, 0, &begin); /* room in piece c */
+  for (int d = 0; d < nto; d++)
+    for (int s = 0; s < nfrom; s++)
+      for (int64_t n = rows(x, from + s, to + d); n > 0;) {
+        while (!left)
+          left = mt_part_range(pair->rows, pair->npiece, ++c, &begin);
+        int64_t part = n < left ? n : left;
+        x->by_source[c * nfrom + s] += part;
+        x->by_target[c * nto + d] += part;
+        n -= part;
+        left -= part;
+      }
+}
+
+/* The bridge of piece c in a node, whose ranks have count[] of its rows: the rank that has most, or whose
+ * turn it is. */
+static int bridge_of(const struct mt_exchange *x, int node, int other, int c, const int64_t *count,
+                     int64_t all)
+{
+  int first = x->comm->node_first[node], n = x->comm->node_first[node + 1] - first;
+  for (int i = 0; i < n; i++)
+    if (2 * count[i] > all)
+      return first + i;
+  return first + (mt_cluster_bridge(x->comm->cluster, node, other) - first + c) % n;
+}
+
+static struct piece *add_piece(struct mt_exchange *x)
+{
+  if (x->counting)
+    mt_grow(MT_TAG_COMM, (void **)&x->piece, &x->piece_capacity, x->npiece + 1, sizeof *x->piece);
+  MT_CHECK(x->npiece < x->piece_capacity, "an exchange of more than %lld pieces was not reserved",
+           (long long)x->piece_capacity);
+  return &x->piece[x->npiece++];
+}
+
+static char *stage_of(const struct mt_exchange *x, const struct piece *piece)
+{
+  return (char *)x->stage + piece->stage_at;
+}
+
+/* Where a piece arrives. */
+static char *landing(const struct mt_exchange *x, const struct piece *piece)
+{
+  return piece->stage_at < 0 ? x->recv + piece->own_at * x->width : stage_of(x, piece);
+}
+
+/* Receives the rows of node `from`. */
+static void receive_node(struct mt_exchange *x, int from)
 {
   struct mt_comm *comm = x->comm;
-  int64_t mine = mt_pattern_sent(comm, pattern) + mt_pattern_received(comm, pattern);
-  int64_t out = 0, in = 0; /* rows that cross over me */
-  for (int k = 0; k < x->nbridge; k++) {
-    int64_t there = node_rows(comm, pattern, MT_FORWARD, x->bridge[k].node, 0);
-    int64_t here = node_rows(comm, pattern, MT_FORWARD, x->bridge[k].node, 1);
-    int64_t most = there > here ? there : here;
-    mt_requests_reserve(&x->arrival[2 * k], requests_for(comm->node_size, most * width));
-    mt_requests_reserve(&x->arrival[2 * k + 1], requests_for(1, most * width));
-    out += there;
-    in += here;
+  const int *first = comm->node_first;
+  struct pair pair = decide(x, from, comm->node);
+  int nfrom = first[from + 1] - first[from], n = comm->node_size, me = comm->node_rank;
+  if (!pair.npiece) {
+    receive_direct(x, first[from], nfrom, me % nfrom);
+    return;
   }
-  int64_t messages = 2 * ((int64_t)comm->size + (int64_t)x->nbridge * comm->node_size);
-  mt_requests_reserve(&x->common, requests_for(messages, (mine + 2 * (out + in)) * width));
-  if (x->nbridge && comm->node_size > 1) {
-    int64_t larger = out > in ? out : in;
-    mt_grow(MT_TAG_COMM, &x->stage, &x->stage_capacity, (out + in + larger) * width, 1);
+  tally(x, &pair);
+  int64_t at = x->recv_at[first[from]];
+  for (int c = 0; c < pair.npiece; c++) {
+    int64_t begin, count = mt_part_range(pair.rows, pair.npiece, c, &begin), own = x->by_target[c * n + me];
+    int bridge = bridge_of(x, comm->node, from, c, x->by_target + c * n, count);
+    if (bridge == comm->rank && count) {
+      struct piece *piece = add_piece(x);
+      *piece =
+          (struct piece){.other = from, .number = c, .first = begin, .rows = count, .own = own, .own_at = at};
+      piece->peer = bridge_of(x, from, comm->node, c, x->by_source + c * nfrom, count);
+      piece->stage_at = own < count ? x->stage_bytes : -1;
+      x->stage_bytes += own < count ? count * x->width : 0;
+      piece->open =
+          post_recv(x, landing(x, piece), count, piece->peer, tag_of(x, MT_MSG_BRIDGE, 0, c), x->npiece - 1);
+      for (int d = 0; d < n && x->counting; d++) /* step 3 */
+        if (d != me)
+          count_requests(x, x->by_target[c * n + d] * x->width, -1);
+    } else if (own) {
+      post_recv(x, x->recv + at * x->width, own, bridge, tag_of(x, MT_MSG_DEAL, from, c), -1);
+    }
+    at += own;
+  }
+}
+
+static void cross(struct mt_exchange *x, const struct piece *piece);
+
+/* Sends my rows to node `to`, and receives those that I am the bridge of. */
+static void send_node(struct mt_exchange *x, int to)
+{
+  struct mt_comm *comm = x->comm;
+  const int *first = comm->node_first;
+  struct pair pair = decide(x, comm->node, to);
+  int nto = first[to + 1] - first[to], n = comm->node_size, me = comm->node_rank;
+  if (!pair.npiece) {
+    send_direct(x, first[to], nto, me % nto);
+    return;
+  }
+  tally(x, &pair);
+  int64_t at = x->send_at[first[to]];
+  for (int c = 0; c < pair.npiece; c++) {
+    const int64_t *part = x->by_source + c * n;
+    int64_t begin, count = mt_part_range(pair.rows, pair.npiece, c, &begin), own = part[me];
+    int bridge = bridge_of(x, comm->node, to, c, part, count);
+    if (bridge == comm->rank && count) {
+      struct piece *piece = add_piece(x);
+      *piece = (struct piece){
+          .other = to, .number = c, .outward = 1, .first = begin, .rows = count, .own = own, .own_at = at};
+      piece->peer = bridge_of(x, to, comm->node, c, x->by_target + c * nto, count);
+      piece->stage_at = own < count ? x->stage_bytes : -1;
+      x->stage_bytes += own < count ? (2 * count - own) * x->width : 0;
+      if (x->counting) /* step 2 */
+        count_requests(x, count * x->width, -1);
+      /* What comes lies behind what will go. */
+      char *raw = own < count && !x->counting ? stage_of(x, piece) + count * x->width : NULL;
+      for (int s = 0; s < n; s++) {
+        if (s == me || !part[s])
+          continue;
+        piece->open +=
+            post_recv(x, raw, part[s], comm->rank - me + s, tag_of(x, MT_MSG_BRIDGE, to, c), x->npiece - 1);
+        raw = raw ? raw + part[s] * x->width : NULL;
+      }
+      if (!piece->open && !x->counting)
+        cross(x, piece); /* waits for nobody */
+    } else if (own) {
+      post_send(x, x->send + at * x->width, own, bridge, tag_of(x, MT_MSG_BRIDGE, to, c));
+    }
+    at += own;
+  }
+}
+
+/* ---- steps 2 and 3 ---- */
+
+/* Calls for the rows of a piece that go from s to d, in the list's order, first where it begins: the list's
+ * block (s, d) is
+ * [*at, *at + rows) and the result the part of it that the piece holds. */
+static int64_t part_of_block(const struct mt_exchange *x, const struct piece *piece, int s, int d,
+                             int64_t *at)
+{
+  int64_t begin = *at, end = begin + rows(x, s, d), last = piece->first + piece->rows;
+  *at = end;
+  begin = begin > piece->first ? begin : piece->first;
+  end = end < last ? end : last;
+  return end > begin ? end - begin : 0;
+}
+
+/* Step 2: everything of the piece is here. */
+static void cross(struct mt_exchange *x, const struct piece *piece)
+{
+  struct mt_comm *comm = x->comm;
+  const int *first = comm->node_first;
+  const char *own = x->send + piece->own_at * x->width, *data = own;
+  int me = comm->node_rank, mine = comm->rank - me;
+  if (piece->own < piece->rows) {
+    char *to = stage_of(x, piece);
+    int64_t at = 0, count[comm->node_size];
+    memset(count, 0, sizeof count);
+    for (int d = first[piece->other]; d < first[piece->other + 1]; d++)
+      for (int s = 0; s < comm->node_size; s++)
+        count[s] += part_of_block(x, piece, mine + s, d, &at);
+    const char *raw = to + piece->rows * x->width;
+    for (int s = 0; s < comm->node_size; s++) {
+      x->cursor[s] = s == me ? own : raw;
+      raw += s == me ? 0 : count[s] * x->width;
+    }
+    data = to;
+    at = 0;
+    for (int d = first[piece->other]; d < first[piece->other + 1]; d++)
+      for (int s = 0; s < comm->node_size; s++) {
+        int64_t bytes = part_of_block(x, piece, mine + s, d, &at) * x->width;
+        if (!bytes)
+          continue;
+        memcpy(to, x->cursor[s], (size_t)bytes);
+        x->cursor[s] += bytes;
+        to += bytes;
+      }
+  }
+  post_send(x, data, piece->rows, piece->peer, tag_of(x, MT_MSG_BRIDGE, 0, piece->number));
+}
+
+/* Step 3: the piece is here. */
+static void deal(struct mt_exchange *x, const struct piece *piece)
+{
+  struct mt_comm *comm = x->comm;
+  const int *first = comm->node_first;
+  if (piece->own == piece->rows)
+    return;
+  const char *data = stage_of(x, piece);
+  int64_t at = 0;
+  for (int d = first[comm->node]; d < first[comm->node + 1]; d++) {
+    int64_t count = 0;
+    for (int s = first[piece->other]; s < first[piece->other + 1]; s++)
+      count += part_of_block(x, piece, s, d, &at);
+    if (d != comm->rank)
+      post_send(x, data, count, d, tag_of(x, MT_MSG_DEAL, piece->other, piece->number));
+    else if (count)
+      memcpy(x->recv + piece->own_at * x->width, data, (size_t)(count * x->width));
+    data += count * x->width;
   }
 }
 
 /* ---- running ---- */
 
-/* Direct messages with the n ranks from `first` on, of which I am number `me`; to myself a copy. Partners are
- * taken in rotation, so that not all ranks begin with the same one. */
-static void post_direct(struct mt_exchange *x, int first, int n, int me)
+/* Posts everything that waits for nothing, or counts everything. Of nodes each begins with the one behind it.
+ */
+static void prepare(struct mt_exchange *x, const struct mt_pattern *pattern, enum mt_direction direction,
+                    int64_t width, int counting)
 {
   struct mt_comm *comm = x->comm;
-  int64_t w = x->width;
-  for (int i = 1; i < n; i++) {
-    int from = first + (me + n - i) % n;
-    mt_post_recv(comm, &x->common, x->recv + x->recv_at[from] * w, rows(x, from, comm->rank) * w, from,
-                 MT_MSG_ROWS);
-  }
-  for (int i = 1; i < n; i++) {
-    int to = first + (me + i) % n;
-    mt_post_send(comm, &x->common, x->send + x->send_at[to] * w, rows(x, comm->rank, to) * w, to,
-                 MT_MSG_ROWS);
-  }
-  int64_t mine = rows(x, comm->rank, comm->rank);
-  if (mine)
-    memcpy(x->recv + x->recv_at[comm->rank] * w, x->send + x->send_at[comm->rank] * w, (size_t)(mine * w));
-}
-
-/* Places in staging for each of my bridges. */
-static void lay_out_stage(struct mt_exchange *x)
-{
-  struct mt_comm *comm = x->comm;
-  int64_t out = 0, in = 0;
-  for (int k = 0; k < x->nbridge; k++) {
-    struct bridge *b = &x->bridge[k];
-    b->out_rows = node_rows(comm, x->pattern, x->direction, b->node, 0);
-    b->in_rows = node_rows(comm, x->pattern, x->direction, b->node, 1);
-    b->raw_at = out;
-    out += b->out_rows;
-  }
-  for (int k = 0; k < x->nbridge; k++) {
-    struct bridge *b = &x->bridge[k];
-    b->out_at = b->raw_at + out;
-    b->in_at = 2 * out + in;
-    in += b->in_rows;
-  }
-  MT_CHECK(comm->node_size == 1 || (2 * out + in) * x->width <= x->stage_capacity,
-           "an exchange of %lld rows over a bridge was not reserved", (long long)(out + in));
-}
-
-static char *stage_row(const struct mt_exchange *x, int64_t row)
-{
-  return (char *)x->stage + row * x->width;
-}
-
-/* Where the message from that node arrives. */
-static char *landing(const struct mt_exchange *x, const struct bridge *b)
-{
-  if (x->comm->node_size == 1)
-    return x->recv + x->recv_at[x->comm->node_first[b->node]] * x->width;
-  return stage_row(x, b->in_at);
-}
-
-/* Step 2: everything that my node has for that node is here. */
-static void cross(struct mt_exchange *x, const struct bridge *b)
-{
-  struct mt_comm *comm = x->comm;
-  const int *first = comm->node_first;
-  const char *data = x->send + x->send_at[first[b->node]] * x->width;
-  if (comm->node_size > 1) {
-    const char *raw = stage_row(x, b->raw_at);
-    for (int i = 0; i < comm->node_size; i++) {
-      int s = first[comm->node] + i;
-      x->cursor[i] = s == comm->rank ? data : raw;
-      for (int d = first[b->node]; d < first[b->node + 1] && s != comm->rank; d++)
-        raw += rows(x, s, d) * x->width;
-    }
-    char *at = stage_row(x, b->out_at);
-    for (int d = first[b->node]; d < first[b->node + 1]; d++)
-      for (int i = 0; i < comm->node_size; i++) {
-        int64_t bytes = rows(x, first[comm->node] + i, d) * x->width;
-        if (!bytes)
-          continue;
-        memcpy(at, x->cursor[i], (size_t)bytes);
-        x->cursor[i] += bytes;
-        at += bytes;
-      }
-    data = stage_row(x, b->out_at);
-  }
-  mt_post_send(comm, &x->common, data, b->out_rows * x->width, b->peer, MT_MSG_BRIDGE);
-}
-
-/* Step 3: that node's message is here. */
-static void deal(struct mt_exchange *x, const struct bridge *b)
-{
-  struct mt_comm *comm = x->comm;
-  const int *first = comm->node_first;
-  if (comm->node_size == 1)
-    return;
-  const char *data = landing(x, b);
-  for (int d = first[comm->node]; d < first[comm->node + 1]; d++) {
-    int64_t bytes = 0;
-    for (int s = first[b->node]; s < first[b->node + 1]; s++)
-      bytes += rows(x, s, d) * x->width;
-    if (d != comm->rank)
-      mt_post_send(comm, &x->common, data, bytes, d, tag_of(MT_MSG_DEAL, b->node));
-    else if (bytes)
-      memcpy(x->recv + x->recv_at[first[b->node]] * x->width, data, (size_t)bytes);
-    data += bytes;
-  }
-}
-
-static void post_hierarchical(struct mt_exchange *x)
-{
-  struct mt_comm *comm = x->comm;
-  const int *first = comm->node_first;
-  lay_out_stage(x);
-  for (int k = 0; k < x->nbridge; k++) {
-    struct bridge *b = &x->bridge[k];
-    mt_post_recv(comm, &x->arrival[2 * k + 1], landing(x, b), b->in_rows * x->width, b->peer, MT_MSG_BRIDGE);
-    char *raw = comm->node_size > 1 ? stage_row(x, b->raw_at) : NULL;
-    for (int s = first[comm->node]; s < first[comm->node + 1] && raw; s++) {
-      int64_t bytes = 0;
-      for (int d = first[b->node]; d < first[b->node + 1] && s != comm->rank; d++)
-        bytes += rows(x, s, d) * x->width;
-      if (bytes)
-        mt_post_recv(comm, &x->arrival[2 * k], raw, bytes, s, tag_of(MT_MSG_BRIDGE, b->node));
-      raw += bytes;
-    }
-  }
-  for (int i = 1; i < comm->nnode; i++) {
-    int q = (comm->node + i) % comm->nnode;
-    int bridge = mt_cluster_bridge(comm->cluster, comm->node, q);
-    if (bridge == comm->rank)
-      continue;
-    int64_t out = x->send_at[first[q]], in = x->recv_at[first[q]];
-    mt_post_recv(comm, &x->common, x->recv + in * x->width, (x->recv_at[first[q + 1]] - in) * x->width,
-                 bridge, tag_of(MT_MSG_DEAL, q));
-    mt_post_send(comm, &x->common, x->send + out * x->width, (x->send_at[first[q + 1]] - out) * x->width,
-                 bridge, tag_of(MT_MSG_BRIDGE, q));
-  }
-  post_direct(x, first[comm->node], comm->node_size, comm->node_rank);
-  /* Bridges that wait for nobody may cross at once. */
-  for (int k = 0; k < x->nbridge; k++)
-    if (!x->arrival[2 * k].n)
-      cross(x, &x->bridge[k]);
-}
-
-void mt_exchange_begin(struct mt_exchange *x, const struct mt_pattern *pattern, enum mt_direction direction,
-                       int64_t width, const void *send, void *recv)
-{
-  struct mt_comm *comm = x->comm;
-  MT_CHECK(!x->pattern, "an exchange was begun before the last one ended");
   x->pattern = pattern;
   x->direction = direction;
   x->width = width;
-  x->send = send;
-  x->recv = recv;
+  x->counting = counting;
+  x->npiece = 0;
+  x->nrequest = x->stage_bytes = 0;
   x->send_at[0] = x->recv_at[0] = 0;
   for (int r = 0; r < comm->size; r++) {
     x->send_at[r + 1] = x->send_at[r] + rows(x, comm->rank, r);
     x->recv_at[r + 1] = x->recv_at[r] + rows(x, r, comm->rank);
   }
-  if (x->hierarchical)
-    post_hierarchical(x);
-  else
-    post_direct(x, 0, comm->size, comm->rank);
+  int first = comm->rank - comm->node_rank;
+  for (int i = 1; i < comm->nnode; i++)
+    receive_node(x, (comm->node + comm->nnode - i) % comm->nnode);
+  receive_direct(x, first, comm->node_size, comm->node_rank);
+  for (int i = 1; i < comm->nnode; i++)
+    send_node(x, (comm->node + i) % comm->nnode);
+  send_direct(x, first, comm->node_size, comm->node_rank);
+}
+
+void mt_exchange_reserve(struct mt_exchange *x, const struct mt_pattern *pattern, int64_t width)
+{
+  MT_CHECK(!x->pattern, "an exchange was reserved before the last one ended");
+  for (enum mt_direction direction = MT_FORWARD; direction <= MT_BACK; direction++) {
+    prepare(x, pattern, direction, width, 1);
+    MT_CHECK(x->nrequest < 1 << 30, "an exchange of %lld messages", (long long)x->nrequest);
+    mt_requests_reserve(&x->set, (int)x->nrequest);
+    mt_grow(MT_TAG_COMM, (void **)&x->label, &x->label_capacity, x->nrequest, sizeof *x->label);
+    mt_grow(MT_TAG_COMM, &x->stage, &x->stage_capacity, x->stage_bytes, 1);
+  }
+  x->pattern = NULL;
+}
+
+void mt_exchange_begin(struct mt_exchange *x, const struct mt_pattern *pattern, enum mt_direction direction,
+                       int64_t width, const void *send, void *recv)
+{
+  MT_CHECK(!x->pattern, "an exchange was begun before the last one ended");
+  x->send = send;
+  x->recv = recv;
+  prepare(x, pattern, direction, width, 0);
+  int me = x->comm->rank;
+  int64_t mine = rows(x, me, me) * width;
+  if (mine)
+    memcpy(x->recv + x->recv_at[me] * width, x->send + x->send_at[me] * width, (size_t)mine);
 }
 
 void mt_exchange_end(struct mt_exchange *x)
 {
   MT_CHECK(x->pattern, "an exchange was ended that was not begun");
-  for (int i; (i = mt_wait_any(x->comm, x->arrival, 2 * x->nbridge)) >= 0;) {
-    if (i % 2 == 0)
-      cross(x, &x->bridge[i / 2]);
-    else
-      deal(x, &x->bridge[i / 2]);
-  }
-  mt_wait(x->comm, &x->common);
+  const int *done;
+  for (int n; (n = mt_wait_some(x->comm, &x->set, &done)) > 0;)
+    for (int i = 0; i < n; i++) {
+      int label = x->label[done[i]];
+      if (label < 0 || --x->piece[label].open)
+        continue;
+      if (x->piece[label].outward)
+        cross(x, &x->piece[label]);
+      else
+        deal(x, &x->piece[label]);
+    }
   x->pattern = NULL;
 }

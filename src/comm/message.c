@@ -196,29 +196,29 @@ void mt_wait(struct mt_comm *comm, struct mt_requests *set)
   comm->wait_s += mt_time() - patience.began;
 }
 
-int mt_wait_any(struct mt_comm *comm, struct mt_requests *sets, int nset)
+int mt_wait_some(struct mt_comm *comm, struct mt_requests *set, const int **done)
 {
   struct patience patience = new_patience();
-  for (;;) {
-    int open = -1;
-    for (int i = 0; i < nset; i++) {
-      if (!sets[i].n)
-        continue;
-      int done = 0;
-      MT_MPI(MPI_Testall(sets[i].n, sets[i].mpi, &done, MPI_STATUSES_IGNORE));
-      if (done) {
-        sets[i].n = 0;
-        comm->wait_s += mt_time() - patience.began;
-        return i;
-      }
-      open = i;
+  while (set->n) {
+    MPI_Request *request = set->mpi;
+    int *index = (int *)(request + set->capacity), n = 0;
+    for (int i = 0; i < TESTS_PER_WAKE && n == 0; i++)
+      MT_MPI(MPI_Testsome(set->n, request, &n, index, MPI_STATUSES_IGNORE));
+    if (n == MPI_UNDEFINED) { /* all were done before */
+      set->n = 0;
+      break;
     }
-    if (open < 0)
-      return -1;
+    if (n > 0) {
+      comm->wait_s += mt_time() - patience.began;
+      *done = index;
+      return n;
+    }
     if (is_late(comm, &patience))
-      give_up(comm, &sets[open]);
+      give_up(comm, set);
     pause_once(comm, &patience, 0);
   }
+  comm->wait_s += mt_time() - patience.began;
+  return 0;
 }
 
 void mt_wait_collective(struct mt_comm *comm, MPI_Request *request, const char *what)

@@ -1,0 +1,47 @@
+/* The way of rows from one node to another: directly, or over bridges in pieces.
+ *
+ * The problem: directly, every pair of ranks has its message, and each costs a latency; over bridges there
+ * are few messages, but rows take two more steps within the nodes. Which is faster depends on counts and
+ * links. The idea: both are predicted for each ordered pair of nodes from what both nodes know, so each pair
+ * may go its own way and nobody need agree:
+ *
+ *   directly:  alpha_net * (most messages of a rank, out or in) + beta_net * bytes
+ *   bridged:   alpha_node (gather) + a piece's work in both nodes + max(network, work of the busiest bridge)
+ * + alpha_node (deal), where network = alpha_net * (pieces a bridge) + beta_net * bytes, and a bridge's work
+ * is beta_node (+ beta_self, for arranging) a byte
+ *
+ * In more pieces work in the nodes overlaps with the network and is shared by more bridges, at a latency
+ * each. The trap: the result must be the same wherever it is computed: integers only. The bits of what is
+ * exchanged do not depend on it. */
+#ifndef MT_WAY_H
+#define MT_WAY_H
+#include <stdint.h>
+#include "topology/cluster.h"
+
+enum { MT_MOST_PIECES = 64 };
+
+/* What is to be sent from a node of `senders` ranks to one of `receivers`. */
+struct mt_way_problem {
+  int senders, receivers;
+  int64_t bytes;
+  int64_t most_out, most_in; /* most partners of a rank of the one and of the other node */
+};
+
+struct mt_way {
+  int npiece;                    /* 0 = directly, else pieces over bridges */
+  int64_t direct_ns, bridged_ns; /* predicted */
+};
+
+/* Links as measured, or what is usual where they are not. Pure. */
+struct mt_link mt_link_usual(const struct mt_cluster *cluster, enum mt_level level);
+/* Predicted time over bridges in so many (>= 1) pieces. Pure. */
+int64_t mt_way_bridged(const struct mt_cluster *cluster, const struct mt_way_problem *problem, int npiece);
+/* The cheapest way; kind is an enum mt_exchange_kind, which may force one. most = largest number of pieces.
+ * Pure. */
+struct mt_way mt_way_choose(const struct mt_cluster *cluster, const struct mt_way_problem *problem, int kind,
+                            int most);
+/* One line: what this kind of exchange chooses, and its predicted time beside those of the other kinds, when
+ * each rank sends `rows` rows of `width` bytes evenly to all ranks. The caller frees. Pure. */
+char *mt_way_explain(const struct mt_cluster *cluster, int kind, int64_t rows, int64_t width);
+
+#endif
