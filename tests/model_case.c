@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *const model_case_names[MODEL_CASES] = {"mixtral", "mixtral-odd", "gpt2", "gpt2-odd", "qwen-odd"};
+const char *const model_case_names[MODEL_CASES] = {"mixtral", "mixtral-odd", "gpt2", "gpt2-odd", "qwen-odd", "mixtral-drop"};
 
 static enum mt_status read_token(void *self, int64_t position, int32_t *token)
 {

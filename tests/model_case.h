@@ -33,7 +33,7 @@ double model_case_gradient_error(struct model_case *c, const char *scope, const 
 /* CRC-32C of all shard gradients (weights = 1: of master weights), combined over ranks in rank order. Collective. */
 uint32_t model_case_hash(struct model_case *c, int weights);
 /* n names the vector files that every case runs on. */
-enum { MODEL_CASES = 5 };
+enum { MODEL_CASES = 6 };
 extern const char *const model_case_names[MODEL_CASES];
 
 #endif

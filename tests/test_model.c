@@ -30,6 +30,7 @@ static uint32_t check_case(const char *name, const char *nodes, const char *devi
     ck_assert_msg(fabs(found[i] - want) <= 1e-5 * fabs(want), "%s on %d ranks (nodes %s, %s, %s, %s): %s is %.9g, expected %.9g",
                   name, c->comm->size, nodes ? nodes : "one", device, scope, n ? overrides[0] : "", parts[i], found[i], want);
   }
+  ck_assert_int_eq(result->dropped, vectors_has(c->vectors, "dropped") ? (int64_t)vectors_scalar(c->vectors, "dropped") : 0);
   const char *worst;
   double error = model_case_gradient_error(c, scope, &worst);
   ck_assert_msg(error <= 1e-5, "%s on %d ranks (nodes %s, %s, %s, %s): gradient of %s is off by %.3g", name, c->comm->size,

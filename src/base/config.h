@@ -64,6 +64,7 @@ struct mt_config {
   struct {
     int force_balance; /* token t of a micro-step takes experts (t K + k) mod E: separates system cost from
                           routing */
+    double capacity_factor; /* an expert takes ceil(f K T / E) rows of a sequence; 0 = any number */
     enum mt_aux_scope aux_scope;
     double z_loss; /* coefficient */
   } moe;

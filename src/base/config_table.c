@@ -85,6 +85,8 @@ const struct mt_option mt_options[] = {
 
   BOOLEAN(moe, force_balance, COURSE, .need = MT_NEED_EXPERTS, .fallback = "false",
           .help = "deal tokens out in turn instead of routing them (to measure)")
+  REAL(moe, capacity_factor, 0, ANY, COURSE, .need = MT_NEED_EXPERTS, .fallback = "0",
+       .help = "f: an expert takes ceil(f K T / E) tokens of a sequence, the first ones; 0 = any number")
   CHOICE(moe, aux_scope, "sequence|micro_batch", COURSE, .need = MT_NEED_EXPERTS, .fallback = "sequence",
          .help = "tokens that the balance loss pools")
   REAL(moe, z_loss, 0, ANY, COURSE, .need = MT_NEED_EXPERTS, .fallback = "0",

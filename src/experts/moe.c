@@ -1,6 +1,7 @@
 /* The MoE layers; see moe.h. */
 #include "experts/moe.h"
 #include "base/log.h"
+#include "experts/capacity.h"
 #include <string.h>
 
 static void *device_new(struct mt_moe *moe, enum mt_tag tag, enum mt_space space, int64_t bytes)
@@ -43,6 +44,16 @@ static void layer_new(struct mt_moe *moe, struct mt_moe_layer *layer, const int 
   layer->weight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
   layer->expert = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
   layer->host_expert = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+  layer->first = moe->first;
+  layer->kept_weight = layer->weight;
+  if (moe->capacity) {
+    layer->own_first = MT_NEW(MT_TAG_ACTIVATION, int32_t, N + 1);
+    layer->own_kept = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+    layer->first = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (N + 1) * 4);
+    layer->kept_weight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+    layer->pick = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+    layer->triple = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+  }
   layer->aux = MT_NEW(MT_TAG_ACTIVATION, float, (N / moe->T + 1) * E);
   layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
   layer->pre = moe->recompute ? &moe->pre : &layer->own_pre;
@@ -59,6 +70,14 @@ static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
   device_free(moe, MT_DEVICE, layer->weight);
   device_free(moe, MT_DEVICE, layer->expert);
   mt_free(layer->host_expert);
+  if (moe->capacity) {
+    mt_free(layer->own_first);
+    mt_free(layer->own_kept);
+    device_free(moe, MT_DEVICE, layer->first);
+    device_free(moe, MT_DEVICE, layer->kept_weight);
+    device_free(moe, MT_DEVICE, layer->pick);
+    device_free(moe, MT_DEVICE, layer->triple);
+  }
   mt_free(layer->aux);
   mt_free(layer->counts);
   mt_dispatch_free(&layer->dispatch);
@@ -127,6 +146,8 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
                          .gated = config->model.family != MT_FAMILY_GPT2, .nslot = slots[comm->rank],
                          .balanced = config->moe.force_balance, .recompute = config->train.recompute || !training, .scope = config->moe.aux_scope,
                          .aux_coef = config->model.router_aux_loss_coef, .z_coef = config->moe.z_loss, .version = 1};
+  if (config->moe.capacity_factor > 0) /* of the sequences trained on, also where a shorter one is computed */
+    moe->capacity = mt_capacity(config->moe.capacity_factor, config->data.seq_length, K, E);
   find_tensors(moe, params);
   moe->stride = params->expert_length;
   moe->fixed = mt_layout_new(comm->cluster, E, slots);
@@ -141,11 +162,22 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   moe->in_slot[0][0] = moe->in_slot[1][0] = -1;
   if (training && !moe->in_place)
     moe->slot_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
+  int64_t B = N / T + 1, R = N * K;
+  moe->host_first = MT_NEW(MT_TAG_PLAN, int32_t, N + 1);
+  for (int64_t t = 0; t <= N; t++)
+    moe->host_first[t] = (int32_t)(t * K);
+  moe->first = device_new(moe, MT_TAG_PLAN, MT_DEVICE, (N + 1) * 4);
+  device->ops->copy(device, MT_DEV_MATH, moe->first, moe->host_first, (N + 1) * 4);
+  if (moe->capacity) {
+    moe->host_pick = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+    moe->host_triple = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+    moe->host_counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)comm->size * 2 * E);
+    moe->dkept = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (R + 1) * 4);
+  }
   moe->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_layer, moe->nmoe);
   for (int l = 0; l < moe->nmoe; l++)
     layer_new(moe, &moe->layer[l], slots, config->parallel.layout == MT_LAYOUT_RANDOM);
 
-  int64_t B = N / T + 1, R = N * K;
   moe->pool_p = MT_ZNEW(MT_TAG_PLAN, double, E);
   moe->pool_picks = MT_ZNEW(MT_TAG_PLAN, double, E);
   moe->sums.received = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->nmoe);
@@ -155,11 +187,6 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   moe->device_aux = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, B * E * 4);
   moe->psum = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, B * (E + 1) * 8);
   moe->host_psum = MT_ZNEW(MT_TAG_ACTIVATION, double, B * (E + 1));
-  moe->host_first = MT_NEW(MT_TAG_PLAN, int32_t, N + 1);
-  for (int64_t t = 0; t <= N; t++)
-    moe->host_first[t] = (int32_t)(t * K);
-  moe->first = device_new(moe, MT_TAG_PLAN, MT_DEVICE, (N + 1) * 4);
-  device->ops->copy(device, MT_DEV_MATH, moe->first, moe->host_first, (N + 1) * 4);
   moe->send_token = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
   moe->send = device_new(moe, MT_TAG_ROW, MT_WIRE, R * row_bytes(moe));
   moe->dsend = device_new(moe, MT_TAG_ROW, MT_WIRE, R * row_bytes(moe));
@@ -192,6 +219,10 @@ void mt_moe_free(struct mt_moe *moe)
   mt_free(moe->host_psum);
   mt_free(moe->host_first);
   device_free(moe, MT_DEVICE, moe->first);
+  mt_free(moe->host_pick);
+  mt_free(moe->host_triple);
+  mt_free(moe->host_counts);
+  device_free(moe, MT_DEVICE, moe->dkept);
   device_free(moe, MT_DEVICE, moe->send_token);
   device_free(moe, MT_WIRE, moe->send);
   device_free(moe, MT_WIRE, moe->dsend);
@@ -208,6 +239,7 @@ void mt_moe_begin_step(struct mt_moe *moe, double tokens, double sequences)
   moe->step_tokens = tokens;
   moe->step_sequences = sequences;
   moe->sums.aux = moe->sums.z = 0;
+  moe->sums.dropped = 0;
   memset(moe->sums.received, 0, sizeof(int64_t) * (size_t)moe->nmoe);
   memset(moe->sums.per_expert, 0, sizeof(int64_t) * (size_t)moe->nmoe * (size_t)moe->E);
 }
@@ -223,6 +255,23 @@ void mt_moe_begin_micro(struct mt_moe *moe, int64_t sequences, int64_t key)
       mt_layout_random(moe->layer[l].own_layout, moe->comm->cluster, 1, (uint64_t)(key * moe->nmoe + l));
 }
 
+/* The routing: all picks, or those within the capacity. */
+static void route(struct mt_moe *moe, struct mt_moe_layer *layer)
+{
+  struct mt_device *device = moe->device;
+  const int64_t N = moe->ntoken, NK = N * moe->K;
+  layer->routing = (struct mt_routing){N, NK, moe->host_first, layer->host_expert};
+  if (!moe->capacity)
+    return;
+  int64_t R = mt_capacity_keep(moe->capacity, layer->host_expert, moe->nsequence, moe->T, moe->K, moe->E, layer->own_first,
+                               layer->own_kept, moe->host_pick, moe->host_triple);
+  layer->routing = (struct mt_routing){N, R, layer->own_first, layer->own_kept};
+  device->ops->copy(device, MT_DEV_MATH, layer->first, layer->own_first, (N + 1) * 4);
+  device->ops->copy(device, MT_DEV_MATH, layer->pick, moe->host_pick, R * 4);
+  device->ops->copy(device, MT_DEV_MATH, layer->triple, moe->host_triple, NK * 4);
+  device->kernels->gather(device, layer->kept_weight, MT_F32, layer->weight, MT_F32, layer->pick, R, 1);
+}
+
 void mt_moe_gate(struct mt_moe *moe, int l, const void *x, const float *wg)
 {
   struct mt_device *device = moe->device;
@@ -234,6 +283,7 @@ void mt_moe_gate(struct mt_moe *moe, int l, const void *x, const float *wg)
   device->ops->copy(device, MT_DEV_MATH, layer->host_expert, layer->expert, N * K * 4);
   device->ops->copy(device, MT_DEV_MATH, moe->host_psum, moe->psum, B * (E + 1) * 8);
   device->ops->sync(device, MT_DEV_MATH);
+  route(moe, layer);
 
   /* The balance loss: per sequence E sum_e f_e P_e with f_e = picks / T, P_e = sum of p / T, so that its gradient with
    * respect to p is E f_e / T; a mean over the step's sequences and over layers. */
@@ -261,16 +311,22 @@ void mt_moe_counts(struct mt_moe *moe, int l)
   struct mt_moe_layer *layer = &moe->layer[l];
   struct mt_dispatch *dispatch = &layer->dispatch;
   const int64_t E = moe->E, C = moe->C, F = moe->F;
-  struct mt_routing routing = {moe->ntoken, moe->ntoken * moe->K, moe->host_first, layer->host_expert};
-  int64_t mine[E + 1];
-  mt_dispatch_count(&routing, moe->E, mine);
-  mt_allgather(moe->comm, mine, layer->counts, E * (int64_t)sizeof(int64_t));
-  mt_dispatch_plan(dispatch, moe->comm, layer->layout, &routing, layer->counts);
+  /* With a capacity a rank tells its rows and, behind them, its picks: the balance loss counts what the router wants. */
+  const int64_t wide = moe->capacity ? 2 * E : E;
+  int64_t mine[2 * E + 1], *all = moe->capacity ? moe->host_counts : layer->counts;
+  mt_dispatch_count(&layer->routing, moe->E, mine);
+  if (moe->capacity)
+    mt_dispatch_count(&(struct mt_routing){0, moe->ntoken * moe->K, NULL, layer->host_expert}, moe->E, mine + E);
+  mt_allgather(moe->comm, mine, all, wide * (int64_t)sizeof(int64_t));
   for (int r = 0; r < moe->comm->size; r++)
     for (int64_t e = 0; e < E; e++) {
-      moe->pool_picks[e] += (double)layer->counts[r * E + e];
-      moe->sums.per_expert[l * E + e] += layer->counts[r * E + e];
+      int64_t rows = all[r * wide + e], picks = all[r * wide + wide - E + e];
+      layer->counts[r * E + e] = rows;
+      moe->pool_picks[e] += (double)picks;
+      moe->sums.per_expert[l * E + e] += rows;
+      moe->sums.dropped += picks - rows;
     }
+  mt_dispatch_plan(dispatch, moe->comm, layer->layout, &layer->routing, layer->counts);
   moe->sums.received[l] += dispatch->received;
 
   int64_t Q = dispatch->received;
@@ -417,15 +473,20 @@ void mt_moe_combine(struct mt_moe *moe, int l, void *out)
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
   rows_home(moe, layer, moe->rows.data, layer->back);
-  device->kernels->combine(device, out, 1, layer->back, moe->wire, moe->first, layer->place, layer->weight, moe->ntoken, moe->C);
+  device->kernels->combine(device, out, 1, layer->back, moe->wire, layer->first, layer->place, layer->kept_weight, moe->ntoken,
+                           moe->C);
 }
 
 void mt_moe_combine_back(struct mt_moe *moe, int l, const void *dout)
 {
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
-  device->kernels->combine_back(device, moe->send, moe->dweight, dout, layer->back, moe->wire, moe->first, layer->place,
-                                layer->weight, moe->ntoken, moe->C);
+  device->kernels->combine_back(device, moe->send, moe->capacity ? moe->dkept : moe->dweight, dout, layer->back, moe->wire,
+                                layer->first, layer->place, layer->kept_weight, moe->ntoken, moe->C);
+  if (moe->capacity) { /* a dropped pick's triple is number R, and its gradient the zero there */
+    device->ops->zero(device, MT_DEV_MATH, moe->dkept + layer->routing.nrow, 4);
+    device->kernels->gather(device, moe->dweight, MT_F32, moe->dkept, MT_F32, layer->triple, moe->ntoken * moe->K, 1);
+  }
   rows_out(moe, layer, moe->rows.data);
 }
 
@@ -459,7 +520,7 @@ void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx)
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
   rows_home(moe, layer, moe->rows.data, moe->dsend);
-  device->kernels->combine(device, dx, 0, moe->dsend, moe->wire, moe->first, layer->place, NULL, moe->ntoken, moe->C);
+  device->kernels->combine(device, dx, 0, moe->dsend, moe->wire, layer->first, layer->place, NULL, moe->ntoken, moe->C);
 }
 
 void mt_moe_reshard(struct mt_moe *moe, int l)

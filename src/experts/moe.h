@@ -29,6 +29,11 @@ struct mt_moe_layer {
   float *p, *lse, *weight;        /* device [N,E], [N], [N,K] */
   int32_t *expert;                /* device [N,K] */
   int32_t *host_expert;           /* host [N,K] */
+  struct mt_routing routing;      /* of the picks that count: all, or with a capacity those in own_first, own_kept */
+  int32_t *own_first, *own_kept;  /* host [N + 1], [N K]; owned; NULL without a capacity */
+  int32_t *first;                 /* device [N + 1]: copy of routing.first; without a capacity the moe's */
+  float *kept_weight;             /* device [R] weights of the triples; without a capacity `weight` itself */
+  int32_t *pick, *triple;         /* device [R], [N,K]: see capacity.h; NULL without */
   float *aux;                     /* host [B,E] coefficients of the balance loss (scope sequence) */
   int64_t *counts;                /* host [P,E] */
   struct mt_dispatch dispatch;
@@ -46,6 +51,7 @@ struct mt_moe_sums {
   double z;                     /* sum of logsumexp^2 over tokens and layers */
   int64_t *received;            /* [nmoe] rows that this rank's experts got */
   int64_t *per_expert;          /* [nmoe, E] rows of each expert, all ranks */
+  int64_t dropped;              /* picks beyond the capacity, all layers and ranks */
 };
 
 struct mt_moe {
@@ -58,6 +64,7 @@ struct mt_moe {
   int64_t stride;               /* elements between slots */
   int nslot;                    /* mine */
   int balanced, recompute;
+  int64_t capacity;             /* rows that an expert takes of a sequence, 0 = any number */
   enum mt_aux_scope scope;
   double aux_coef, z_coef;
   struct mt_shard shard;        /* [nmoe * E] vectors, cut as parallel.sharding says */
@@ -75,7 +82,7 @@ struct mt_moe {
   int64_t ntoken, nsequence;    /* here */
   double step_tokens, step_sequences; /* of the whole step, all ranks: the denominators of all losses */
   double *pool_p;               /* host [E] sum of p over layers, here (scope micro_batch) */
-  double *pool_picks;           /* host [E] picks over layers, all ranks */
+  double *pool_picks;           /* host [E] picks over layers, all ranks, dropped ones too */
   struct mt_moe_sums sums;
   /* scratch shared by the layers */
   float *logits;                /* device [N,E]; also dlogits */
@@ -84,6 +91,9 @@ struct mt_moe {
   double *psum, *host_psum;     /* device, host [B,E]; followed by zsum [B] */
   int32_t *first;               /* device [N + 1]: K t */
   int32_t *host_first;
+  int32_t *host_pick, *host_triple; /* host [N K]; these four with a capacity only */
+  int64_t *host_counts;         /* host [P,2E] rows and picks of each rank */
+  float *dkept;                 /* device [R + 1] gradients of the triples' weights, and a zero */
   int32_t *send_token;          /* device [N K] */
   void *send, *dsend;           /* wire [N K,C] */
   struct mt_rows pre;           /* device [Q,2F]: of the layer under way, with recompute */

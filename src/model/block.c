@@ -236,7 +236,8 @@ const char *mt_model_find_nonfinite(struct mt_model *model, int *layer)
     if (arch->block[l].moe >= 0) {
       if (!all_finite(model, model->moe->layer[arch->block[l].moe].p, N * arch->E))
         return "router";
-      if (!all_finite(model, model->moe->layer[arch->block[l].moe].back, N * arch->K * arch->C))
+      const struct mt_moe_layer *experts = &model->moe->layer[arch->block[l].moe];
+      if (model->moe->wire == MT_F32 && !all_finite(model, experts->back, experts->dispatch.sent * arch->C))
         return "experts";
     }
     if (!all_finite(model, model->x[l + 1], N * arch->C))

@@ -238,6 +238,7 @@ static void do_statistics(void *self, const struct mt_task *task)
   result->loss = sum[0] + step->config->model.router_aux_loss_coef * sum[1] + step->config->moe.z_loss * sum[2];
   result->grad_norm = sqrt(sum[3]);
   result->updated = isfinite(result->loss) && isfinite(result->grad_norm);
+  result->dropped = model->moe ? model->moe->sums.dropped : 0;
   result->batch_hash = batch_hash(step);
   rank_loads(step);
   if (!result->updated)

@@ -31,6 +31,7 @@ struct mt_step_result {
   int64_t growths;      /* buffers that grew in this step, all ranks */
   double *load;         /* [nmoe], owned by the step: largest over mean of rows per rank */
   int64_t *per_expert;  /* [nmoe, E], borrowed from the model: rows of each expert */
+  int64_t dropped;      /* picks beyond moe.capacity_factor, all layers */
   enum mt_status source; /* agreed status of reading */
 };
 

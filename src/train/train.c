@@ -123,7 +123,7 @@ static void log_step(struct run *run, const struct mt_step_result *result)
       mt_json_push(layers, mt_json_integers(result->per_expert + (int64_t)l * E, E));
     mt_json_set(json, "tokens_per_expert", layers);
   }
-  mt_json_set(json, "dropped", mt_json_integer(0)); /* dropless */
+  mt_json_set(json, "dropped", mt_json_integer(result->dropped));
   mt_runlog_write(run->log, json);
 
   char left[64] = "";
@@ -133,10 +133,14 @@ static void log_step(struct run *run, const struct mt_step_result *result)
     snprintf(left, sizeof left, "  %3.0f%% %ld:%02ld:%02ld left", 100.0 * (double)progress->step / (double)run->config->train.steps,
              seconds / 3600, seconds / 60 % 60, seconds % 60);
   }
-  mt_info("step %*lld/%lld  loss %.4f  aux %.3f  lr %.2e  norm %.3f  %.0f tok/s  load %.2f%s%s",
+  char dropped[32] = "";
+  if (nmoe && run->config->moe.capacity_factor > 0)
+    snprintf(dropped, sizeof dropped, "  dropped %.1f%%",
+             100.0 * (double)result->dropped / ((double)result->tokens * nmoe * (double)run->session.model->arch.K));
+  mt_info("step %*lld/%lld  loss %.4f  aux %.3f  lr %.2e  norm %.3f  %.0f tok/s  load %.2f%s%s%s",
           (int)snprintf(NULL, 0, "%lld", (long long)run->config->train.steps), (long long)progress->step,
           (long long)run->config->train.steps, result->ce, result->aux, result->lr, result->grad_norm,
-          (double)result->tokens / result->step_s, most, result->updated ? "" : "  NOT UPDATED", left);
+          (double)result->tokens / result->step_s, most, dropped, result->updated ? "" : "  NOT UPDATED", left);
 }
 
 static enum mt_status save(struct run *run)
