@@ -1,17 +1,18 @@
 /* A device: memory and lanes (mt_device_ops) and arithmetic (mt_kernels, ops.h).
  *
- * The idea: nothing above kernels/ knows what a GPU is. A backend fills two small tables; the table of kernels starts as a
- * copy of the reference's (ref.c) and overrides what it does better, so a backend is never incomplete, only slow.
- * The trap: on a CPU all spaces are one memory, so a missing copy or wait goes unnoticed there. Code above must behave as
- * if MT_DEVICE memory could not be touched by the host: move data with ops->copy, and sync before reading the result. */
+ * The idea: nothing above kernels/ knows what a GPU is. A backend fills two small tables; the table of
+ * kernels starts as a copy of the reference's (ref.c) and overrides what it does better, so a backend is
+ * never incomplete, only slow. The trap: on a CPU all spaces are one memory, so a missing copy or wait goes
+ * unnoticed there. Code above must behave as if MT_DEVICE memory could not be touched by the host: move data
+ * with ops->copy, and sync before reading the result. */
 #ifndef MT_DEVICE_H
 #define MT_DEVICE_H
 #include <stdint.h>
 #include "base/memory.h"
 #include "base/status.h"
 
-/* Element types. Activations and compute weights have the device's ctype; statistics, router, loss, gradients of
- * parameters and the optimizer are f32. */
+/* Element types. Activations and compute weights have the device's ctype; statistics, router, loss, gradients
+ * of parameters and the optimizer are f32. */
 enum mt_dtype { MT_F32, MT_BF16 };
 static inline int64_t mt_dtype_size(enum mt_dtype type)
 {
@@ -31,7 +32,8 @@ struct mt_device_ops {
   /* Copies between any two spaces, in order with the lane's other work; returns before it is done. */
   void (*copy)(struct mt_device *device, enum mt_dev_lane lane, void *to, const void *from, int64_t bytes);
   void (*zero)(struct mt_device *device, enum mt_dev_lane lane, void *to, int64_t bytes);
-  /* mark notes the lane's present end under a number; wait makes a lane wait for it, without blocking the host. */
+  /* mark notes the lane's present end under a number; wait makes a lane wait for it, without blocking the
+   * host. */
   int64_t (*mark)(struct mt_device *device, enum mt_dev_lane lane);
   void (*wait)(struct mt_device *device, enum mt_dev_lane lane, int64_t mark);
   /* Blocks the host until the lane has done everything. */
@@ -42,19 +44,20 @@ struct mt_device_ops {
 struct mt_device {
   const struct mt_device_ops *ops;
   const struct mt_kernels *kernels;
-  const char *name;     /* "cpu" */
-  enum mt_dtype ctype;  /* MT_F32 on a CPU */
-  int threads;          /* compute threads, >= 1 */
-  void *work;           /* workspace of the kernels, owned; see mt_device_reserve */
+  const char *name;    /* "cpu" */
+  enum mt_dtype ctype; /* MT_F32 on a CPU */
+  int threads;         /* compute threads, >= 1 */
+  void *work;          /* workspace of the kernels, owned; see mt_device_reserve */
   int64_t work_bytes;
-  void *state;          /* the backend's own */
+  void *state; /* the backend's own */
 };
 
-/* Opens a backend: "ref" (plain loops, for tests and comparison) or "cpu", with threads < 1 counting as 1. Local. The
- * caller closes with device->ops->close(device). MT_USAGE, said once, and NULL if there is no such backend. */
+/* Opens a backend: "ref" (plain loops, for tests and comparison) or "cpu", with threads < 1 counting as 1.
+ * Local. The caller closes with device->ops->close(device). MT_USAGE, said once, and NULL if there is no such
+ * backend. */
 enum mt_status mt_device_open(const char *name, int threads, struct mt_device **device);
-/* Makes the workspace at least `bytes` large (kernels tell how much they need: *_work in ops.h); its contents are lost.
- * Local; before hot calls. */
+/* Makes the workspace at least `bytes` large (kernels tell how much they need: *_work in ops.h); its contents
+ * are lost. Local; before hot calls. */
 void mt_device_reserve(struct mt_device *device, int64_t bytes);
 
 /* Pointer to element `index` of an array of the device's ctype. */
