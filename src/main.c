@@ -15,7 +15,9 @@
 #include "comm/measure.h"
 #include "io/checkpoint.h"
 #include "topology/cluster.h"
+#include "topology/discover.h"
 #include "train/bench.h"
+#include "train/forecast.h"
 #include "train/train.h"
 #include <mpi.h>
 #include <sched.h>
@@ -26,7 +28,14 @@
 
 /* ---- the command line ---- */
 
-enum { OPTION_SET = 1, OPTION_JSON = 2, OPTION_CLUSTER = 4, OPTION_MEASURE = 8 };
+enum {
+  OPTION_SET = 1,
+  OPTION_JSON = 2,
+  OPTION_CLUSTER = 4,
+  OPTION_MEASURE = 8,
+  OPTION_DRY = 16,
+  OPTION_RANKS = 32
+};
 
 static const struct command {
   const char *name;
@@ -36,7 +45,7 @@ static const struct command {
   enum mt_status (*run)(struct mt_comm *, const struct mt_config *); /* on all ranks with a configuration */
   const char *help;
 } commands[] = {
-    {"train", MT_CMD_TRAIN, "CONFIG", OPTION_SET, mt_train_run,
+    {"train", MT_CMD_TRAIN, "CONFIG", OPTION_SET | OPTION_DRY | OPTION_RANKS | OPTION_CLUSTER, mt_train_run,
      "train a model, from the newest checkpoint if there is one"},
     {"eval", MT_CMD_EVAL, "CONFIG", OPTION_SET, mt_eval_run,
      "the loss of the newest checkpoint on data.valid"},
@@ -59,16 +68,18 @@ static const struct {
     {"--set", OPTION_SET, "SECTION.KEY=VALUE", "override the file (may be repeated)"},
     {"--json", OPTION_JSON, NULL, "print the cluster's JSON form"},
     {"--cluster", OPTION_CLUSTER, "FILE|SIZES",
-     "describe this file's cluster, or nodes of 2, 1 and 4 ranks: 2,1,4"},
+     "this file's cluster, or one of nodes of 2, 1 and 4 ranks: 2,1,4"},
     {"--measure", OPTION_MEASURE, NULL, "measure the ranks' speeds and the links between them"},
+    {"--dry-run", OPTION_DRY, NULL, "print what a step needs of memory and whether it fits; needs no MPI"},
+    {"--ranks", OPTION_RANKS, "N", "for --dry-run: N ranks on this machine (or --cluster)"},
 };
 enum { NFLAG = sizeof flags / sizeof *flags };
 
 struct arguments {
   const struct command *command; /* NULL = none was given */
   const struct mt_bench *bench;  /* of `motley bench`: which one */
-  int help, version, json, measure;
-  const char *argument, *cluster;
+  int help, version, json, measure, dry;
+  const char *argument, *cluster, *ranks;
   struct mt_override *overrides; /* [noverride], owned */
   int noverride;
 };
@@ -162,6 +173,10 @@ static enum mt_status take_option(struct arguments *a, int argc, char **argv, in
       a->cluster = value;
     else if (flags[f].bit == OPTION_MEASURE)
       a->measure = 1;
+    else if (flags[f].bit == OPTION_RANKS)
+      a->ranks = value;
+    else if (flags[f].bit == OPTION_DRY)
+      a->dry = 1;
     else
       a->json = 1;
     return MT_OK;
@@ -195,6 +210,10 @@ static enum mt_status parse_arguments(struct arguments *a, int argc, char **argv
     return MT_OK;
   if (!a->command) {
     SAY("expected a command; motley --help lists them");
+    return MT_USAGE;
+  }
+  if ((a->ranks || (a->cluster && a->command->bit == MT_CMD_TRAIN)) && !a->dry) {
+    SAY("%s: %s goes with --dry-run only", a->command->name, a->ranks ? "--ranks" : "--cluster");
     return MT_USAGE;
   }
   if (a->command->argument && !a->argument) {
@@ -420,6 +439,53 @@ static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char **
   return status;
 }
 
+static enum mt_status read_cluster(const char *text, struct mt_cluster **cluster)
+{
+  if (text[strspn(text, "0123456789, ")] && access(text, F_OK)) {
+    mt_error("--cluster %s: no such file, expected one or the nodes' sizes (2,1,4)", text);
+    return MT_USAGE;
+  }
+  return mt_cluster_read(text, cluster);
+}
+
+/* n ranks on the machine at hand, as mpirun -np n would start them here. */
+static enum mt_status this_machine(int n, struct mt_cluster **cluster)
+{
+  struct mt_place *place = MT_NEW(MT_TAG_MISC, struct mt_place, n);
+  mt_discover(&place[0]);
+  place[0].threads = place[0].cores > n ? place[0].cores / n : 1;
+  for (int i = 0; i < n; i++) {
+    place[i] = place[0];
+    place[i].launch_rank = i;
+  }
+  enum mt_status status = mt_cluster_build(place, n, getenv("MOTLEY_NODES"), cluster);
+  mt_free(place);
+  return status;
+}
+
+static enum mt_status dry_run(const struct arguments *a)
+{
+  int64_t n = 1;
+  if (a->ranks && (!mt_text_integer(a->ranks, &n) || n < 1 || n > 1 << 20)) {
+    mt_error("--ranks: found \"%s\", expected a number of ranks", a->ranks);
+    return MT_USAGE;
+  }
+  if (a->ranks && a->cluster) {
+    mt_error("--ranks and --cluster both say how many ranks there are; expected one of them");
+    return MT_USAGE;
+  }
+  struct mt_config config;
+  MT_TRY(mt_config_read(a->argument, a->overrides, a->noverride, a->command->bit, &config));
+  struct mt_cluster *cluster;
+  enum mt_status status = a->cluster ? read_cluster(a->cluster, &cluster) : this_machine((int)n, &cluster);
+  if (!status) {
+    status = mt_forecast_print(&config, cluster);
+    mt_cluster_free(cluster);
+  }
+  mt_config_free(&config);
+  return status;
+}
+
 static enum mt_status run_alone(const struct arguments *a)
 {
   if (mt_launcher_rank() != 0)
@@ -431,15 +497,13 @@ static enum mt_status run_alone(const struct arguments *a)
       print_help(a->command);
     return MT_OK;
   }
+  if (a->dry)
+    return dry_run(a);
   MT_TRY(check_environment(a->command));
   if (a->command->bit == MT_CMD_INSPECT)
     return mt_checkpoint_inspect(a->argument);
-  if (a->cluster[strspn(a->cluster, "0123456789, ")] && access(a->cluster, F_OK)) {
-    mt_error("--cluster %s: no such file, expected one or the nodes' sizes (2,1,4)", a->cluster);
-    return MT_USAGE;
-  }
   struct mt_cluster *cluster;
-  MT_TRY(mt_cluster_read(a->cluster, &cluster));
+  MT_TRY(read_cluster(a->cluster, &cluster));
   print_cluster(cluster, a->json);
   mt_cluster_free(cluster);
   return MT_OK;
@@ -449,7 +513,7 @@ int main(int argc, char **argv)
 {
   struct arguments a = {.overrides = MT_NEW(MT_TAG_MISC, struct mt_override, argc)};
   enum mt_status status = parse_arguments(&a, argc, argv);
-  if (!status && (a.help || a.version || a.cluster || a.command->bit == MT_CMD_INSPECT)) {
+  if (!status && (a.help || a.version || a.dry || a.cluster || a.command->bit == MT_CMD_INSPECT)) {
     status = run_alone(&a);
   } else if (!status) {
     wait_passively(argv);

@@ -113,6 +113,15 @@ expect 2 "environment MOTLEY_TRAIN_STEPS: train.steps" env MOTLEY_TRAIN_STEPS=ma
 expect 2 "they do not speak the same language" env SLURM_STEP_NUM_TASKS=4 "$motley" train bad.ini; once
 expect 2 "" env SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 "$motley" train bad.ini; clean
 
+# --- memory before a run: no MPI, no data
+sed -e 's/^num_attention_heads.*/num_attention_heads = 4/' -e 's/^train = .*/train = not-there/' bad.ini >dry.ini
+expect 0 "in all" "$motley" train dry.ini --dry-run --ranks 3; clean
+expect 0 "in all" "$motley" train dry.ini --dry-run --cluster 2,1,4; clean
+expect 2 "--ranks: found \"many\"" "$motley" train dry.ini --dry-run --ranks many; once
+expect 2 "--ranks goes with --dry-run only" "$motley" train dry.ini --ranks 2; once
+"$motley" topo --json | sed 's/"mem_bytes": [0-9]*/"mem_bytes": 1000/' >tiny.json
+expect 1 "1 of 1 nodes have too little memory" "$motley" train dry.ini --dry-run --cluster tiny.json; once
+
 # --- many threads: the program starts itself again with passive waiting, unless the user chose
 # (told by how long an idle thread spins, in the words of libgomp or LLVM's libomp).
 passively() {

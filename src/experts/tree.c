@@ -390,3 +390,8 @@ int64_t mt_tree_unshard_bytes(const struct mt_tree *tree, enum mt_level level)
         bytes += hop->count * (int64_t)sizeof(float);
   return bytes;
 }
+
+int64_t mt_tree_staging_bytes(const struct mt_tree *tree)
+{
+  return (tree->stage_capacity + tree->stage2_capacity) * (int64_t)sizeof(float);
+}

@@ -36,5 +36,7 @@ void mt_tree_reshard_intra(struct mt_tree *tree, float *slot, int64_t stride);
 void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int64_t stride);
 /* Bytes this rank sends per unshard (tests and costs). */
 int64_t mt_tree_unshard_bytes(const struct mt_tree *tree, enum mt_level level);
+/* Bytes of staging that this rank's plans have needed so far (forecasts). */
+int64_t mt_tree_staging_bytes(const struct mt_tree *tree);
 
 #endif

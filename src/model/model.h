@@ -15,6 +15,9 @@
 #include "experts/shard.h"
 #include "kernels/ops.h"
 
+/* Logits exist for a chunk of rows only: about this many bytes of them, but enough rows to keep the GEMM efficient. */
+enum { MT_HEAD_BYTES = 16 << 20, MT_HEAD_ROWS = 128 };
+
 /* Offsets of a layer's tensors in the shared vector; -1 = the family has none. */
 struct mt_block {
   int64_t norm1_w, norm1_b, qkv_w, qkv_b, o_w, o_b, norm2_w, norm2_b;

@@ -6,12 +6,23 @@
 #include <math.h>
 #include <string.h>
 
+/* Micro-steps of a step: what the largest share needs. */
+static int64_t micro_steps(const struct mt_config *config, const struct mt_part *share)
+{
+  int64_t most = 0;
+  for (int r = 0; r < share->nrank; r++) {
+    int64_t n = (mt_part_count(share, r) + config->train.micro_batch - 1) / config->train.micro_batch;
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
 int64_t mt_step_max_B(const struct mt_config *config, const struct mt_comm *comm)
 {
   struct mt_part share = mt_part_even(config->train.global_batch, comm->size);
-  int64_t mine = mt_part_count(&share, comm->rank);
+  int64_t mine = mt_part_count(&share, comm->rank), n = micro_steps(config, &share);
   mt_part_free(&share);
-  return mine < config->train.micro_batch ? (mine > 0 ? mine : 1) : config->train.micro_batch;
+  return mine > 0 ? (mine + n - 1) / n : 1;
 }
 
 /* ---- what the tasks call ---- */
@@ -332,10 +343,7 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->result.load = MT_ZNEW(MT_TAG_PLAN, double, nmoe);
   step->loads = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe * comm->size);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
-  for (int r = 0; r < comm->size; r++) {
-    int64_t n = (mt_part_count(&step->share, r) + config->train.micro_batch - 1) / config->train.micro_batch;
-    step->nmicro = n > step->nmicro ? n : step->nmicro;
-  }
+  step->nmicro = micro_steps(config, &step->share);
   add_forward(step, &step->forward, 0, -1);
   int last = -1;
   for (int m = 0; m < step->nmicro; m++) {

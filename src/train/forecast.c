@@ -1,0 +1,194 @@
+/* What a step needs of memory; see forecast.h.
+ *
+ * The sums follow the allocations of model.c, moe.c, tree.c and exchange.c one by one, over the same table of parameters,
+ * cuts and layouts; only bookkeeping (counts, tasks, requests) is estimated as a whole. tests/test_forecast.c holds it
+ * against the counted memory of real steps. */
+#include "train/forecast.h"
+#include <stdlib.h>
+#include <string.h>
+#include "base/log.h"
+#include "model/model.h"
+#include "train/step.h"
+
+/* Rows that rank `rank` receives of a layer in a micro-step where all ranks have `N` tokens, if every expert is picked
+ * equally often and dealt evenly over its replicas. */
+static double rows_here(const struct mt_layout *layout, const struct mt_comm *comm, double picks_per_rank)
+{
+  double rows = 0;
+  const int E = layout->nexpert;
+  for (int s = layout->slot_first[comm->rank]; s < layout->slot_first[comm->rank + 1]; s++) {
+    int e = layout->slot_expert[s];
+    const int *first = layout->expert_first + e * layout->nnode;
+    int here = first[comm->node + 1] - first[comm->node], all = first[layout->nnode] - first[0];
+    for (int q = 0; q < comm->nnode; q++) {
+      double from = picks_per_rank / E * (comm->node_first[q + 1] - comm->node_first[q]);
+      int local = first[q + 1] - first[q];
+      rows += q == comm->node ? from / here : local ? 0 : from / all;
+    }
+  }
+  return rows;
+}
+
+/* Staging of the tree: its plan is a function of layout and cut alone, so it is made. */
+static double tree_staging(const struct mt_layout *layout, struct mt_comm *comm, const struct mt_cut *cut)
+{
+  struct mt_tree *tree = mt_tree_new(comm, NULL, cut);
+  mt_tree_plan(tree, layout);
+  double bytes = (double)mt_tree_staging_bytes(tree);
+  mt_tree_free(tree);
+  return bytes;
+}
+
+static void add_experts(const struct mt_config *config, struct mt_comm *comm, const struct mt_params *params,
+                        const struct mt_layout *layout, double N, double B, double bytes[MT_NTAG])
+{
+  const double E = (double)config->model.num_local_experts, K = (double)config->model.num_experts_per_tok;
+  const double C = (double)config->model.hidden_size, F = (double)config->model.intermediate_size;
+  const double wide = config->model.family != MT_FAMILY_GPT2 ? 2 * F : F, L = params->nmoe, P = comm->size;
+  const double length = (double)params->expert_length, wire = config->parallel.wire == MT_WIRE_BF16 ? 2 : 4;
+  struct mt_cut cut = mt_cut_experts(comm, config->parallel.sharding, params->expert_length, layout);
+  const double mine = (double)cut.before[cut.npart] * (cut.npart == 1 ? E : 1) * L;
+  const int nslot = layout->slot_first[comm->rank + 1] - layout->slot_first[comm->rank];
+  int whole = nslot > 0 && config->parallel.layout == MT_LAYOUT_STATIC;
+  for (int s = layout->slot_first[comm->rank]; s < layout->slot_first[comm->rank + 1]; s++) {
+    int e = layout->slot_expert[s];
+    const int *first = layout->expert_first + e * layout->nnode;
+    whole &= mt_part_count(&cut.part[e % cut.npart], comm->rank) == params->expert_length &&
+             first[layout->nnode] - first[0] == 1;
+  }
+  bytes[MT_TAG_PARAM] += 4 * mine;
+  bytes[MT_TAG_OPTIMIZER] += 12 * mine;
+  bytes[MT_TAG_SLOT] += whole ? 0 : 12 * nslot * length;
+  /* router and its copies, of each layer and shared */
+  bytes[MT_TAG_ACTIVATION] += L * (4 * N * E + 4 * N + 12 * N * K + 4 * (B + 1) * E) + 4 * N * E + 4 * N * K +
+                              (B + 1) * (4 * E + 16 * (E + 1));
+  /* rows: fixed ones (K a token) and those that arrive */
+  double Q = rows_here(layout, comm, N * K), R = N * K;
+  double kept = config->train.recompute ? 1 : L;
+  bytes[MT_TAG_ROW] += L * (R * (4 + C * wire)) + R * (4 + 2 * C * wire);
+  bytes[MT_TAG_ROW] += L * Q * (8 + 4 * C) + kept * Q * 4 * wide + Q * (C * wire + 4 * C + 4 * F + 4 * wide);
+  bytes[MT_TAG_COMM] += tree_staging(layout, comm, &cut);
+  if (comm->nnode > 1 && comm->node_size > 1 && config->parallel.exchange != MT_EXCHANGE_PAIRWISE) {
+    /* a bridge stages what crosses over it, three times: this rank's part of the node's pairs */
+    double outside = R * (P - comm->node_size) / P * comm->node_size;
+    int bridges = 0;
+    for (int q = 0; q < comm->nnode; q++)
+      bridges += q != comm->node && mt_cluster_bridge(comm->cluster, comm->node, q) == comm->rank;
+    bytes[MT_TAG_COMM] += 3 * outside * C * wire * bridges / (comm->nnode - 1);
+  }
+  bytes[MT_TAG_PLAN] += L * (8 * P * E + 16 * P * comm->node_size + 8 * R + 8 * Q) + 8 * N;
+  mt_cut_free(&cut);
+}
+
+enum mt_status mt_forecast(const struct mt_config *config, const struct mt_cluster *cluster, int rank, int64_t result[MT_NTAG])
+{
+  /* A rank's view of the cluster, as if it were running. */
+  struct mt_comm comm = {.rank = rank, .size = cluster->nplace, .node = cluster->node_of[rank], .nnode = cluster->nnode,
+                         .node_first = cluster->node_first, .cluster = (struct mt_cluster *)(uintptr_t)cluster};
+  comm.node_size = comm.node_first[comm.node + 1] - comm.node_first[comm.node];
+  comm.node_rank = rank - comm.node_first[comm.node];
+  struct mt_arch arch;
+  struct mt_params params = {0};
+  mt_family_build(config, &arch, &params);
+  double bytes[MT_NTAG] = {0};
+  const double C = (double)arch.C, T = (double)config->data.seq_length, B = (double)mt_step_max_B(config, &comm), N = B * T;
+  const double HD = (double)(arch.H * arch.D), QKV = HD + 2.0 * (double)(arch.KV * arch.D), wide = (double)arch.F * (arch.gated ? 2 : 1);
+  const double L = (double)arch.L, dense = L - params.nmoe;
+  enum mt_status status = MT_OK;
+  if (params.nmoe) {
+    int slots[comm.size];
+    status = mt_layout_slots(config->parallel.slots, (int)arch.E, comm.size, slots);
+    if (status == MT_OK) {
+      struct mt_layout *layout = mt_layout_new(cluster, (int)arch.E, slots);
+      add_experts(config, &comm, &params, layout, N, B, bytes);
+      mt_layout_free(layout);
+    }
+  }
+  struct mt_cut cut = mt_cut_full(&comm, params.shared_length);
+  bytes[MT_TAG_PARAM] += 8 * (double)params.shared_length + 4 * (double)cut.before[1];
+  bytes[MT_TAG_OPTIMIZER] += 12 * (double)cut.before[1];
+  int one[comm.size];
+  for (int r = 0; r < comm.size; r++)
+    one[r] = 1;
+  struct mt_layout *everywhere = mt_layout_new(cluster, 1, one);
+  bytes[MT_TAG_COMM] += tree_staging(everywhere, &comm, &cut);
+  mt_layout_free(everywhere);
+  mt_cut_free(&cut);
+  const double kept = config->train.recompute ? 1 : L, kept_dense = config->train.recompute ? dense > 0 : dense;
+  double rows = MT_HEAD_BYTES / (4 * (double)arch.V);
+  rows = rows < MT_HEAD_ROWS ? MT_HEAD_ROWS : rows;
+  rows = rows > N ? N : rows;
+  bytes[MT_TAG_ACTIVATION] += 4 * N * (kept * (3 * C + 4 + QKV + HD + (double)arch.H) + kept_dense * wide); /* layers */
+  bytes[MT_TAG_ACTIVATION] += 4 * N * ((L + 1) * C + 3 * C + QKV + HD + 2 + 9);                              /* stream, scratch */
+  bytes[MT_TAG_ACTIVATION] += dense > 0 ? 4 * N * ((double)arch.F + wide) : 0;
+  bytes[MT_TAG_ACTIVATION] += 4 * rows * (double)arch.V + (arch.rope ? 4 * (double)(arch.Tmax * arch.D) : 0);
+  struct mt_device *device; /* for its workspace alone */
+  const struct mt_attention attention = {.B = (int64_t)B, .T = (int64_t)T, .H = arch.H, .KV = arch.KV, .D = arch.D, .causal = 1};
+  if (status == MT_OK && (status = mt_device_open("cpu", cluster->place[rank].threads, &device)) == MT_OK) {
+    bytes[MT_TAG_ACTIVATION] += (double)device->kernels->attention_work(device, &attention);
+    device->ops->close(device);
+  }
+  for (int tag = 0; tag < MT_NTAG; tag++)
+    result[tag] = (int64_t)bytes[tag];
+  mt_params_free(&params);
+  mt_free(arch.block);
+  return status;
+}
+
+static int64_t total(const int64_t bytes[MT_NTAG])
+{
+  int64_t sum = 0;
+  for (int tag = 0; tag < MT_NTAG; tag++)
+    sum += bytes[tag];
+  return sum;
+}
+
+enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt_cluster *cluster)
+{
+  int64_t most[MT_NTAG] = {0}, least[MT_NTAG] = {0}, need[cluster->nnode];
+  int rank_most = 0, rank_least = 0, unfit = 0;
+  struct mt_arch arch;
+  struct mt_params params = {0};
+  mt_family_build(config, &arch, &params);
+  mt_info("%s on %d ranks, %d nodes: %.4g parameters (%.4g of them in the %lld experts of %d layers)",
+          arch.gated ? "SwiGLU transformer" : "GELU transformer", cluster->nplace, cluster->nnode,
+          (double)mt_params_total(&params), (double)params.expert_length * params.nmoe * params.nexpert, (long long)arch.E,
+          params.nmoe);
+  mt_params_free(&params);
+  mt_free(arch.block);
+  memset(need, 0, sizeof need);
+  for (int r = 0; r < cluster->nplace; r++) {
+    int64_t bytes[MT_NTAG];
+    MT_TRY(mt_forecast(config, cluster, r, bytes));
+    need[cluster->node_of[r]] += total(bytes);
+    if (!r || total(bytes) > total(most)) {
+      memcpy(most, bytes, sizeof most);
+      rank_most = r;
+    }
+    if (!r || total(bytes) < total(least)) {
+      memcpy(least, bytes, sizeof least);
+      rank_least = r;
+    }
+  }
+  mt_info("memory in GB if routing is balanced  %14s %d %12s %d", "most: rank", rank_most, "least: rank", rank_least);
+  for (int tag = 0; tag < MT_NTAG; tag++)
+    if (most[tag] || least[tag])
+      mt_info("  %-32s %18.3f %20.3f", mt_memory_tag_name((enum mt_tag)tag), (double)most[tag] / 1e9, (double)least[tag] / 1e9);
+  mt_info("  %-32s %18.3f %20.3f", "in all", (double)total(most) / 1e9, (double)total(least) / 1e9);
+  for (int q = 0; q < cluster->nnode; q++) {
+    const struct mt_place *place = &cluster->place[cluster->node_first[q]];
+    int n = cluster->node_first[q + 1] - cluster->node_first[q];
+    if (place->mem_bytes <= 0)
+      continue;
+    int fits = need[q] <= place->mem_bytes;
+    unfit += !fits;
+    if (q < 8 || !fits)
+      mt_info("node %d (%s): %d ranks need %.1f GB of %.1f GB: %s", q, place->host, n, (double)need[q] / 1e9,
+              (double)place->mem_bytes / 1e9, fits ? "fits" : "does not fit");
+  }
+  if (!unfit)
+    return MT_OK;
+  mt_error("%d of %d nodes have too little memory; more ranks on more nodes, a smaller train.micro_batch, train.recompute or "
+           "fewer parallel.slots need less", unfit, cluster->nnode);
+  return MT_FAILED;
+}
