@@ -23,6 +23,7 @@ struct model_case {
 
 /* Opens tests/vectors/<name>.h5 on all ranks; `overrides` are lines "section.key=value", n of them, over the file's /config
  * (and /curve/config if curve). `nodes` is MOTLEY_NODES or NULL. device "cpu" or "ref", `threads` compute threads.
+ * With model.num_hidden_layers overridden the file's layers come again, scaled, and nothing in the file is the answer.
  * The step's last tasks (update, publish) are left out unless `update`. Collective. */
 struct model_case *model_case_open(const char *name, const char *nodes, const char *device, int threads, int curve, int update,
                                    int n, const char *const *overrides);

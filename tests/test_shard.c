@@ -54,13 +54,15 @@ static float before(int e, int64_t i)
   return gradient(999, e, i);
 }
 
+/* Ways to cut: what the program makes, then others, with ranks that own nothing. */
+enum cut { FULL, BY_NODE, BY_OWNER, UNEVEN, EACH_ITS_OWN, IN_PERIODS, NCUT };
+
 struct bench {
   struct mt_comm *comm; /* borrowed */
   struct mt_device *device;
   struct mt_cut cut;
-  struct mt_part part; /* borrowed from cut */
   struct mt_tree *tree;
-  int64_t length, stride, mine; /* mine: elements of one vector here */
+  int64_t length, stride, mine; /* mine: elements of all vectors here */
   int E, nslot;
 };
 
@@ -75,24 +77,56 @@ static struct mt_comm *open_comm(int which)
   return comm;
 }
 
-static void open_bench(struct bench *b, struct mt_comm *comm, int weighted, int64_t length)
+static int64_t count_of(const struct bench *b, int e, int rank)
 {
-  b->comm = comm;
-  ck_assert_int_eq(mt_device_open("cpu", 1, &b->device), MT_OK);
-  int64_t weight[MAX_RANK];
-  for (int r = 0; r < b->comm->size; r++)
-    weight[r] = (r + 2) % 3; /* 2, 0, 1, ...: some own nothing */
-  b->cut = mt_cut_full(b->comm, length);
-  if (weighted) {
-    mt_part_free(&b->cut.part[0]);
-    b->cut.part[0] = mt_part_weighted(length, b->comm->size, weight);
-    b->cut.before[1] = mt_part_count(&b->cut.part[0], b->comm->rank);
+  return mt_part_count(&b->cut.part[e % b->cut.npart], rank);
+}
+
+static int64_t first_of(const struct bench *b, int e)
+{
+  return b->cut.part[e % b->cut.npart].first[b->comm->rank];
+}
+
+/* Where this rank's piece of vector e begins among its pieces. */
+static int64_t piece_at(const struct bench *b, int e)
+{
+  int64_t at = 0;
+  for (int i = 0; i < e; i++)
+    at += count_of(b, i, b->comm->rank);
+  return at;
+}
+
+/* npart cuts by weights of 0 to 2. */
+static struct mt_cut made_up_cut(const struct mt_comm *comm, struct dice *dice, int64_t length, int npart)
+{
+  struct mt_cut cut = {npart, MT_NEW(MT_TAG_PLAN, struct mt_part, npart),
+                       MT_ZNEW(MT_TAG_PLAN, int64_t, npart + 1)};
+  for (int i = 0; i < npart; i++) {
+    int64_t weight[MAX_RANK];
+    for (int r = 0; r < comm->size; r++)
+      weight[r] = roll(dice, 3);
+    weight[roll(dice, comm->size)]++;
+    cut.part[i] = mt_part_weighted(length, comm->size, weight);
+    cut.before[i + 1] = cut.before[i] + mt_part_count(&cut.part[i], comm->rank);
   }
-  b->part = b->cut.part[0];
-  b->tree = mt_tree_new(b->comm, b->device, &b->cut);
-  b->length = length;
-  b->stride = length + 3;
-  b->mine = mt_part_count(&b->part, b->comm->rank);
+  return cut;
+}
+
+static void open_bench(struct bench *b, struct mt_comm *comm, enum cut kind, int64_t length,
+                       const struct mt_layout *layout)
+{
+  static const enum mt_sharding sharding[] = {MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER};
+  struct dice dice = {(uint64_t)length + 17 * (uint64_t)kind, 0};
+  *b = (struct bench){.comm = comm, .length = length, .stride = length + 3, .E = layout->nexpert};
+  ck_assert_int_eq(mt_device_open("cpu", 1, &b->device), MT_OK);
+  b->nslot = layout->slot_first[comm->rank + 1] - layout->slot_first[comm->rank];
+  b->cut = kind <= BY_OWNER ? mt_cut_experts(comm, sharding[kind], length, layout)
+                            : made_up_cut(comm, &dice, length,
+                                          kind == UNEVEN         ? 1
+                                          : kind == EACH_ITS_OWN ? b->E
+                                                                 : 2);
+  b->tree = mt_tree_new(comm, b->device, &b->cut);
+  b->mine = piece_at(b, b->E);
 }
 
 static void close_bench(struct bench *b)
@@ -130,14 +164,14 @@ static void between_nodes(const struct bench *b, const struct mt_layout *layout,
     for (int q = 0; q < b->comm->nnode; q++)
       for (int r = 0; r < b->comm->size && held_on(layout, b->comm, e, q); r++)
         if (b->comm->cluster->node_of[r] != q) {
-          *bytes += 4 * mt_part_count(&b->part, r);
-          *messages += mt_part_count(&b->part, r) > 0;
+          *bytes += 4 * count_of(b, e, r);
+          *messages += count_of(b, e, r) > 0;
         }
 }
 
-/* The most that may travel inside nodes. To the slots: a node's own pieces go to their homes, and each other
- * holder gets the whole vector once. Back: each slot but the home's gives its gradient by itself, since sums
- * have one order. */
+/* What travels inside nodes. To the slots: pieces of owners that do not hold the expert go to their homes,
+ * and each holder but the home gets the whole vector once. Back: at most so, but each slot gives its gradient
+ * by itself, since sums have one order. */
 static int64_t within_nodes(const struct bench *b, const struct mt_layout *layout, int back)
 {
   int64_t bytes = 0;
@@ -150,7 +184,7 @@ static int64_t within_nodes(const struct bench *b, const struct mt_layout *layou
         for (int s = layout->slot_first[r]; s < layout->slot_first[r + 1]; s++)
           holds += layout->slot_expert[s] == e;
         holders += back ? holds : holds > 0;
-        owned += mt_part_count(&b->part, r);
+        owned += holds ? 0 : count_of(b, e, r);
       }
       if (holders)
         bytes += 4 * ((holders - 1) * b->length + owned);
@@ -181,14 +215,14 @@ static void sent(struct bench *b, int64_t *bytes, int64_t *messages)
 static void check_unshard(struct bench *b, const struct mt_layout *layout, int version)
 {
   const int me = b->comm->rank;
-  float *piece = MT_NEW(MT_TAG_MISC, float, b->E * b->mine + 1),
+  float *piece = MT_NEW(MT_TAG_MISC, float, b->mine + 1),
         *slot = MT_NEW(MT_TAG_MISC, float, b->nslot * b->stride + 1);
   for (int e = 0; e < b->E; e++)
-    for (int64_t i = 0; i < b->mine; i++)
-      piece[e * b->mine + i] = value(version, e, b->part.first[me] + i);
+    for (int64_t i = 0; i < count_of(b, e, me); i++)
+      piece[piece_at(b, e) + i] = value(version, e, first_of(b, e) + i);
   for (int64_t i = 0; i <= b->nslot * b->stride; i++)
     slot[i] = GAP;
-  int64_t bytes[MT_NLEVEL], messages[MT_NLEVEL], expected, count, allocated = mt_memory_allocations();
+  int64_t bytes[MT_NLEVEL], messages[MT_NLEVEL], expected, count, allocated;
   sent(b, NULL, NULL);
   allocated = mt_memory_allocations();
   mt_tree_unshard_inter(b->tree, piece, slot, b->stride);
@@ -206,8 +240,8 @@ static void check_unshard(struct bench *b, const struct mt_layout *layout, int v
     }
   gaps += slot[b->nslot * b->stride] != GAP;
   for (int e = 0; e < b->E; e++)
-    for (int64_t i = 0; i < b->mine; i++)
-      changed += piece[e * b->mine + i] != value(version, e, b->part.first[me] + i);
+    for (int64_t i = 0; i < count_of(b, e, me); i++)
+      changed += piece[piece_at(b, e) + i] != value(version, e, first_of(b, e) + i);
   agree(b, wrong, "unshard: elements", version);
   agree(b, gaps, "unshard: gaps", version);
   agree(b, changed, "unshard: the shard itself", version);
@@ -224,7 +258,7 @@ static void check_unshard(struct bench *b, const struct mt_layout *layout, int v
   ck_assert_int_eq(bytes[MT_LEVEL_NET], expected);
   ck_assert_int_eq(messages[MT_LEVEL_NET], count);
   ck_assert_int_eq(bytes[MT_LEVEL_SELF], 0);
-  ck_assert_int_le(bytes[MT_LEVEL_NODE], within_nodes(b, layout, 0));
+  ck_assert_int_eq(bytes[MT_LEVEL_NODE], within_nodes(b, layout, 0));
   mt_free(piece);
   mt_free(slot);
 }
@@ -251,13 +285,12 @@ static float summed(const struct bench *b, const struct mt_layout *layout, int v
 static void check_reshard(struct bench *b, const struct mt_layout *layout, int version)
 {
   const int me = b->comm->rank;
-  const int64_t first = b->part.first[me];
-  float *piece = MT_NEW(MT_TAG_MISC, float, b->E * b->mine + 1),
+  float *piece = MT_NEW(MT_TAG_MISC, float, b->mine + 1),
         *slot = MT_NEW(MT_TAG_MISC, float, b->nslot * b->stride + 1);
   for (int e = 0; e < b->E; e++)
-    for (int64_t i = 0; i < b->mine; i++)
-      piece[e * b->mine + i] = before(e, first + i);
-  piece[b->E * b->mine] = GAP;
+    for (int64_t i = 0; i < count_of(b, e, me); i++)
+      piece[piece_at(b, e) + i] = before(e, first_of(b, e) + i);
+  piece[b->mine] = GAP;
   for (int j = 0; j < b->nslot; j++)
     for (int64_t i = 0; i < b->stride; i++)
       slot[j * b->stride + i] = i < b->length ? gradient(version, layout->slot_first[me] + j, i) : GAP;
@@ -269,11 +302,11 @@ static void check_reshard(struct bench *b, const struct mt_layout *layout, int v
   mt_tree_reshard_inter(b->tree, piece, slot, b->stride);
   agree(b, mt_memory_allocations() - allocated, "reshard: allocations", version);
 
-  int64_t wrong = 0, gaps = piece[b->E * b->mine] != GAP;
+  int64_t wrong = 0, gaps = piece[b->mine] != GAP;
   for (int e = 0; e < b->E; e++)
-    for (int64_t i = 0; i < b->mine; i++) {
-      float want = summed(b, layout, version, e, first + i);
-      wrong += memcmp(&piece[e * b->mine + i], &want, sizeof want) != 0;
+    for (int64_t i = 0; i < count_of(b, e, me); i++) {
+      float want = summed(b, layout, version, e, first_of(b, e) + i);
+      wrong += memcmp(&piece[piece_at(b, e) + i], &want, sizeof want) != 0;
     }
   for (int j = 0; j < b->nslot; j++)
     for (int64_t i = b->length; i < b->stride; i++)
@@ -307,28 +340,26 @@ static void check_layout(struct bench *b, const struct mt_layout *layout, int ve
 }
 
 static const int64_t lengths[] = {0, 1, 5, 1000, 4097};
+enum { NLENGTH = sizeof lengths / sizeof *lengths };
 
 /* Slots 0..4 on each rank, any layout, then others of the same slots, then the first again. */
 START_TEST(test_layouts)
 {
   struct mt_comm *comm = open_comm(_i);
-  const int P = size();
-  for (int weighted = 0; weighted < 2; weighted++)
-    for (int l = 0; l < (int)(sizeof lengths / sizeof *lengths); l++)
-      for (uint64_t seed = 0; seed < 3; seed++) {
-        struct dice dice = {seed * 100 + (uint64_t)(weighted * 10 + l), 0};
+  for (int kind = 0; kind < NCUT; kind++)
+    for (int l = 0; l < NLENGTH; l++)
+      for (uint64_t seed = 0; seed < (kind == FULL ? 2 : 1); seed++) {
+        struct dice dice = {seed * 100 + (uint64_t)(kind * 10 + l), 0};
         struct bench b;
-        int slots[MAX_RANK], E = seed == 2 ? 1 : 1 + roll(&dice, 6);
-        open_bench(&b, comm, weighted, lengths[l]);
-        made_up_slots(&dice, P, 4, E, slots);
-        b.E = E;
-        b.nslot = slots[b.comm->rank];
-        struct mt_layout *layout = mt_layout_new(b.comm->cluster, E, slots);
-        struct mt_layout *other = mt_layout_new(b.comm->cluster, E, slots);
-        mt_layout_random(other, b.comm->cluster, seed, 1);
+        int slots[MAX_RANK], E = seed && l == 3 ? 1 : 1 + roll(&dice, 6);
+        made_up_slots(&dice, comm->size, 4, E, slots);
+        struct mt_layout *layout = mt_layout_new(comm->cluster, E, slots);
+        struct mt_layout *other = mt_layout_new(comm->cluster, E, slots);
+        mt_layout_random(other, comm->cluster, seed, 1);
+        open_bench(&b, comm, (enum cut)kind, lengths[l], l % 2 ? other : layout);
         check_layout(&b, layout, 0, 0);
         check_layout(&b, other, 1, 1);
-        mt_layout_random(other, b.comm->cluster, seed, 2); /* in place: another revision */
+        mt_layout_random(other, comm->cluster, seed, 2); /* in place: another revision */
         check_layout(&b, other, 2, 1);
         check_layout(&b, layout, 3, 1);
         int64_t allocations = mt_memory_allocations();
@@ -353,13 +384,11 @@ START_TEST(test_replicas)
     for (int r = 0; r < (single ? P : 1); r++) {
       struct bench b;
       int slots[MAX_RANK] = {0};
-      open_bench(&b, comm, 0, 1000);
       for (int k = 0; k < P && !single; k++)
         slots[k] = 3;
       slots[r] += single;
-      b.E = 1;
-      b.nslot = slots[b.comm->rank];
-      struct mt_layout *layout = mt_layout_new(b.comm->cluster, 1, slots);
+      struct mt_layout *layout = mt_layout_new(comm->cluster, 1, slots);
+      open_bench(&b, comm, FULL, 1000, layout);
       check_layout(&b, layout, 5 + r, 0);
       mt_layout_free(layout);
       close_bench(&b);
@@ -368,37 +397,40 @@ START_TEST(test_replicas)
 }
 END_TEST
 
-/* Homes share the work: with every expert on every rank, no rank sends more than its part of the pieces
- * between nodes. */
+/* Homes share the work: with every expert on every rank of all nodes but the first, whose ranks own
+ * everything, no rank receives, or sends back, more than its part and one piece of each expert. */
 START_TEST(test_homes)
 {
   struct mt_comm *comm = open_comm(_i);
   enum { LENGTH = 840, EXPERTS = 12 };
-  const int P = size();
   struct bench b;
-  int slots[MAX_RANK];
-  open_bench(&b, comm, 0, LENGTH);
-  for (int r = 0; r < P; r++)
-    slots[r] = EXPERTS;
-  b.E = EXPERTS;
-  b.nslot = EXPERTS;
-  struct mt_layout *layout = mt_layout_new(b.comm->cluster, EXPERTS, slots);
-  for (int s = 0; s < P * EXPERTS; s++)
+  int slots[MAX_RANK], outside = comm->node_first[1];
+  for (int r = 0; r < comm->size; r++)
+    slots[r] = EXPERTS * (comm->nnode == 1 || r >= outside);
+  struct mt_layout *layout = mt_layout_new(comm->cluster, EXPERTS, slots);
+  for (int s = 0; s < layout->slot_first[comm->size]; s++)
     layout->slot_expert[s] = s % EXPERTS;
-  mt_layout_index(layout, b.comm->cluster, 2);
+  mt_layout_index(layout, comm->cluster, 2);
+  open_bench(&b, comm, FULL, LENGTH, layout);
+  mt_tree_free(b.tree);
+  mt_cut_free(&b.cut);
+  int64_t weight[MAX_RANK] = {0};
+  for (int r = 0; r < outside; r++)
+    weight[r] = 1;
+  b.cut = (struct mt_cut){1, MT_NEW(MT_TAG_PLAN, struct mt_part, 1), MT_ZNEW(MT_TAG_PLAN, int64_t, 2)};
+  b.cut.part[0] = mt_part_weighted(LENGTH, comm->size, weight);
+  b.cut.before[1] = mt_part_count(&b.cut.part[0], comm->rank);
+  b.tree = mt_tree_new(comm, b.device, &b.cut);
+  b.mine = piece_at(&b, EXPERTS);
   check_layout(&b, layout, 6, 0);
-  float *slot = MT_ZNEW(MT_TAG_MISC, float, b.nslot *b.stride),
-        *piece = MT_ZNEW(MT_TAG_MISC, float, EXPERTS *b.mine);
-  int64_t net = b.comm->sent_bytes[MT_LEVEL_NET];
+  float *slot = MT_ZNEW(MT_TAG_MISC, float, b.nslot *b.stride), *piece = MT_ZNEW(MT_TAG_MISC, float, b.mine);
+  int64_t net = comm->sent_bytes[MT_LEVEL_NET];
   mt_tree_reshard_intra(b.tree, slot, b.stride);
   mt_tree_reshard_inter(b.tree, piece, slot, b.stride);
-  net = b.comm->sent_bytes[MT_LEVEL_NET] - net;
-  /* all of 4 (LENGTH - the node's own part) EXPERTS bytes divided by the node's ranks, which take turns; one
-   * piece of each expert is what a rank may have beyond it */
-  int64_t outside = LENGTH;
-  for (int r = b.comm->node_first[b.comm->node]; r < b.comm->node_first[b.comm->node + 1]; r++)
-    outside -= mt_part_count(&b.part, r);
-  int64_t fair = 4 * EXPERTS * (outside / b.comm->node_size + (LENGTH + P - 1) / P);
+  net = comm->sent_bytes[MT_LEVEL_NET] - net;
+  const int64_t one_piece = LENGTH / outside + 1;
+  int64_t fair =
+      4 * (EXPERTS * LENGTH / comm->node_size + (EXPERTS % comm->node_size ? EXPERTS * one_piece : 0));
   agree(&b, net > fair, "bytes between nodes beyond a fair part", 7);
   mt_free(slot);
   mt_free(piece);
@@ -408,33 +440,154 @@ START_TEST(test_homes)
 }
 END_TEST
 
-/* The shard itself: even cut, zeros, sizes. */
+/* Owner sharding where slots are the owners' memory: nothing is copied, nothing added, nothing sent, but for
+ * an expert with another slot, which goes the usual way while the other ranks' slots stay in place. */
+START_TEST(test_in_place)
+{
+  struct mt_comm *comm = open_comm(_i);
+  const int P = comm->size, me = comm->rank, E = P + 2;
+  for (int replica = 0; replica < (P > 1 ? 2 : 1); replica++) {
+    struct bench b;
+    int slots[MAX_RANK];
+    for (int r = 0; r < P; r++)
+      slots[r] = 1;
+    slots[P - 1] += 2;
+    slots[0] += replica;
+    struct mt_layout *layout = mt_layout_new(comm->cluster, E, slots);
+    for (int s = 0; s < E + replica; s++)
+      layout->slot_expert[s] = !replica || s == 0 ? s
+                               : s == 1           ? E - 1
+                                                  : s - 1; /* the last expert on rank 0 too */
+    mt_layout_index(layout, comm->cluster, 2);
+    open_bench(&b, comm, BY_OWNER, 1000, layout);
+    b.stride = b.length;
+    const int in_place = !replica || (me != 0 && me != P - 1), first = layout->slot_first[me];
+    float *piece = MT_NEW(MT_TAG_MISC, float, b.mine + 1),
+          *own = MT_NEW(MT_TAG_MISC, float, b.nslot *b.stride);
+    float *slot = in_place ? piece + piece_at(&b, layout->slot_expert[first]) : own;
+    mt_tree_plan(b.tree, layout);
+    sent(&b, NULL, NULL);
+    for (int e = 0; e < E; e++)
+      for (int64_t i = 0; i < count_of(&b, e, me); i++)
+        piece[piece_at(&b, e) + i] = value(8, e, first_of(&b, e) + i);
+    mt_tree_unshard_inter(b.tree, piece, slot, b.stride);
+    mt_tree_unshard_intra(b.tree, slot, b.stride);
+    int64_t wrong = 0, bytes[MT_NLEVEL];
+    for (int j = 0; j < b.nslot; j++)
+      for (int64_t i = 0; i < b.length; i++)
+        wrong += slot[j * b.stride + i] != value(8, layout->slot_expert[first + j], i);
+    agree(&b, wrong, "unshard in place", replica);
+
+    for (int e = 0; e < E; e++)
+      for (int64_t i = 0; i < count_of(&b, e, me); i++)
+        piece[piece_at(&b, e) + i] = before(e, first_of(&b, e) + i);
+    for (int j = 0; j < b.nslot; j++)
+      for (int64_t i = 0; i < b.length; i++)
+        slot[j * b.stride + i] = gradient(8, first + j, i);
+    mt_tree_reshard_intra(b.tree, slot, b.stride);
+    mt_tree_reshard_inter(b.tree, piece, slot, b.stride);
+    wrong = 0;
+    for (int e = 0; e < E; e++)
+      for (int64_t i = 0; i < count_of(&b, e, me); i++) {
+        int s = layout->by_expert[layout->expert_first[e * layout->nnode]];
+        float want = in_place ? gradient(8, s, i) : summed(&b, layout, 8, e, i);
+        wrong += memcmp(&piece[piece_at(&b, e) + i], &want, sizeof want) != 0;
+      }
+    agree(&b, wrong, "reshard in place", replica);
+    sent(&b, bytes, NULL);
+    for (int i = 0; i < MT_NLEVEL; i++) /* the replica's weights and its gradient */
+      ck_assert_int_eq(bytes[i],
+                       replica && i == (int)mt_cluster_level(comm->cluster, 0, P - 1) ? 8 * b.length : 0);
+    mt_free(piece);
+    mt_free(own);
+    mt_layout_free(layout);
+    close_bench(&b);
+  }
+  mt_comm_free(comm);
+}
+END_TEST
+
+/* Who owns what: full, everybody an even part; node, the ranks of node e mod nodes an even part each; owner,
+ * the rank of the first slot everything. */
+START_TEST(test_cuts)
+{
+  struct mt_comm *comm = open_comm(_i);
+  for (uint64_t seed = 0; seed < 10; seed++)
+    for (int kind = FULL; kind <= BY_OWNER; kind++) {
+      struct dice dice = {seed, 0};
+      struct bench b;
+      int slots[MAX_RANK], E = 1 + roll(&dice, 6), first_owned = 0;
+      made_up_slots(&dice, comm->size, 3, E, slots);
+      struct mt_layout *layout = mt_layout_new(comm->cluster, E, slots);
+      mt_layout_random(layout, comm->cluster, seed, 3);
+      open_bench(&b, comm, (enum cut)kind, lengths[roll(&dice, NLENGTH)], layout);
+      ck_assert_int_eq(b.cut.npart, kind == FULL ? 1 : E);
+      for (int e = 0; e < E; e++) {
+        const struct mt_part *part = &b.cut.part[e % b.cut.npart];
+        int owner = 0, owners = 0;
+        while (layout->slot_expert[owner] != e)
+          owner++;
+        owner = layout->slot_rank[owner];
+        for (int r = 0; r < comm->size; r++)
+          owners += kind == FULL || comm->cluster->node_of[r] == e % comm->nnode;
+        ck_assert_int_eq(part->first[0], 0);
+        ck_assert_int_eq(part->first[comm->size], b.length);
+        for (int r = 0; r < comm->size; r++) {
+          int64_t count = mt_part_count(part, r);
+          int owns = kind == FULL      ? 1
+                     : kind == BY_NODE ? comm->cluster->node_of[r] == e % comm->nnode
+                                       : r == owner;
+          ck_assert_int_ge(count, owns ? (kind == BY_OWNER ? b.length : b.length / owners) : 0);
+          ck_assert_int_le(count, !owns ? 0 : kind == BY_OWNER ? b.length : (b.length + owners - 1) / owners);
+        }
+        ck_assert_int_eq(b.cut.before[e % b.cut.npart], kind == FULL ? 0 : first_owned);
+        first_owned += (int)mt_part_count(part, comm->rank);
+      }
+      ck_assert_int_eq(b.cut.before[b.cut.npart], kind == FULL ? first_owned / E : first_owned);
+      mt_layout_free(layout);
+      close_bench(&b);
+    }
+  mt_comm_free(comm);
+}
+END_TEST
+
+/* The shard: zeros, and where pieces lie, for several layers of experts under one cut. */
 START_TEST(test_shard)
 {
   struct mt_comm *comm = open_comm(1);
-  for (int64_t length = 0; length < 20; length++) {
-    struct bench b;
-    open_bench(&b, comm, 0, length);
-    struct mt_shard shard = mt_shard_new(b.comm, 3, length, mt_cut_full(b.comm, length), 1);
-    int64_t first, count = mt_shard_piece(&shard, 2, &first), at = mt_shard_at(&shard, 2);
-    int64_t wrong = shard.nitem != 3 || shard.length != length || first != length * b.comm->rank / b.comm->size ||
-                    count != length * (b.comm->rank + 1) / b.comm->size - first || at != 2 * count ||
-                    shard.total != 3 * count;
-    for (int64_t i = 0; i < shard.total; i++)
-      wrong += shard.master[i] != 0 || shard.m[i] != 0 || shard.v[i] != 0 || shard.grad[i] != 0;
-    agree(&b, wrong, "a new shard", (int)length);
-    mt_shard_free(&shard);
-    ck_assert_ptr_null(shard.master);
-    int64_t optimizer = mt_memory_tag(MT_TAG_OPTIMIZER);
-    shard = mt_shard_new(b.comm, 3, length, mt_cut_full(b.comm, length), 0); /* master weights only */
-    ck_assert_int_eq(mt_memory_tag(MT_TAG_OPTIMIZER), optimizer);
-    wrong = 0;
-    for (int64_t i = 0; i < shard.total; i++)
-      wrong += shard.master[i] != 0;
-    agree(&b, wrong, "a new shard without moments", (int)length);
-    mt_shard_free(&shard);
-    close_bench(&b);
-  }
+  for (int kind = FULL; kind <= BY_OWNER; kind++)
+    for (int64_t length = 0; length < 20; length++) {
+      enum { EXPERTS = 3, LAYERS = 2 };
+      static const enum mt_sharding sharding[] = {MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER};
+      struct bench b;
+      int slots[MAX_RANK] = {0};
+      slots[comm->size - 1] = 2;
+      slots[0] += 2;
+      struct mt_layout *layout = mt_layout_new(comm->cluster, EXPERTS, slots);
+      open_bench(&b, comm, (enum cut)kind, length, layout);
+      for (int training = 0; training < 2; training++) {
+        int64_t optimizer = mt_memory_tag(MT_TAG_OPTIMIZER), at = 0, wrong = 0;
+        struct mt_shard shard = mt_shard_new(comm, LAYERS * EXPERTS, length,
+                                             mt_cut_experts(comm, sharding[kind], length, layout), training);
+        for (int i = 0; i < LAYERS * EXPERTS; i++) {
+          int64_t first, count = mt_shard_piece(&shard, i, &first);
+          wrong += first != first_of(&b, i % EXPERTS) || count != count_of(&b, i % EXPERTS, comm->rank);
+          wrong += mt_shard_at(&shard, i) != at;
+          at += count;
+        }
+        wrong += shard.total != at || shard.nitem != LAYERS * EXPERTS || shard.length != length;
+        for (int64_t i = 0; i < shard.total; i++)
+          wrong += shard.master[i] != 0 ||
+                   (training && (shard.m[i] != 0 || shard.v[i] != 0 || shard.grad[i] != 0));
+        wrong += mt_memory_tag(MT_TAG_OPTIMIZER) - optimizer != (training ? 12 * at : 0);
+        agree(&b, wrong, "a new shard", (int)length);
+        mt_shard_free(&shard);
+        ck_assert_ptr_null(shard.master);
+        ck_assert_int_eq(mt_memory_tag(MT_TAG_OPTIMIZER), optimizer);
+      }
+      mt_layout_free(layout);
+      close_bench(&b);
+    }
   mt_comm_free(comm);
 }
 END_TEST
@@ -449,6 +602,8 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tests, test_layouts, 0, NODES);
   tcase_add_loop_test(tests, test_replicas, 0, NODES);
   tcase_add_loop_test(tests, test_homes, 0, NODES);
+  tcase_add_loop_test(tests, test_in_place, 0, NODES);
+  tcase_add_loop_test(tests, test_cuts, 0, NODES);
   tcase_add_test(tests, test_shard);
   suite_add_tcase(suite, tests);
   int code = mt_test_run(suite);

@@ -1,4 +1,5 @@
-/* Zero is a value: experts without tokens, ranks without sequences, slots or experts. ranks: 1 2 3 4 7
+/* Zero is a value: experts without tokens, ranks without sequences, slots or experts; and more MoE layers
+ * than the pool of slots holds. ranks: 1 2 3 4 7
  *
  * One rank computes each case first and keeps the results in a file; the other rank counts must find the
  * same, to 1e-5 per tensor, however experts and sequences lie. So the counts must run in this order, in one
@@ -19,24 +20,26 @@ enum edit { AS_IT_IS, ROUTER_ZERO, NORM_ZERO };
 static const struct mathematics {
   const char *key, *name; /* in the file; of the vectors */
   enum edit edit;
-  const char *batch, *length, *scope; /* overrides; NULL = none */
+  const char *batch, *length, *scope, *layers; /* overrides; NULL = none */
 } cases[] = {
     /* all tokens to the K lowest experts */
-    {"mixtral, router 0", "mixtral", ROUTER_ZERO, NULL, NULL, NULL},
-    {"gpt2-odd, router 0", "gpt2-odd", ROUTER_ZERO, NULL, NULL, NULL},
+    {"mixtral, router 0", "mixtral", ROUTER_ZERO, NULL, NULL, NULL, NULL},
+    {"gpt2-odd, router 0", "gpt2-odd", ROUTER_ZERO, NULL, NULL, NULL, NULL},
     /* gpt2: all tokens to the same K experts, whichever those are; mixtral: rows of zeros to the lowest */
-    {"gpt2, norm 0", "gpt2", NORM_ZERO, NULL, NULL, NULL},
-    {"mixtral-odd, norm 0", "mixtral-odd", NORM_ZERO, NULL, NULL, NULL},
+    {"gpt2, norm 0", "gpt2", NORM_ZERO, NULL, NULL, NULL, NULL},
+    {"mixtral-odd, norm 0", "mixtral-odd", NORM_ZERO, NULL, NULL, NULL, NULL},
     /* ranks without sequences */
-    {"mixtral, one sequence", "mixtral", AS_IT_IS, "train.global_batch=1", NULL, NULL},
+    {"mixtral, one sequence", "mixtral", AS_IT_IS, "train.global_batch=1", NULL, NULL, NULL},
     {"gpt2-odd, one sequence", "gpt2-odd", AS_IT_IS, "train.global_batch=1", NULL,
-     "moe.aux_scope=micro_batch"},
+     "moe.aux_scope=micro_batch", NULL},
     /* fewer rows than experts */
-    {"mixtral-odd, one token each", "mixtral-odd", AS_IT_IS, NULL, "data.seq_length=1", NULL},
+    {"mixtral-odd, one token each", "mixtral-odd", AS_IT_IS, NULL, "data.seq_length=1", NULL, NULL},
     {"gpt2, one token", "gpt2", AS_IT_IS, "train.global_batch=1", "data.seq_length=1",
-     "moe.aux_scope=micro_batch"},
+     "moe.aux_scope=micro_batch", NULL},
     {"mixtral, one token, router 0", "mixtral", ROUTER_ZERO, "train.global_batch=1", "data.seq_length=1",
-     NULL},
+     NULL, NULL},
+    /* more MoE layers than two, which the pool of slots holds */
+    {"gpt2, five layers", "gpt2", AS_IT_IS, NULL, NULL, NULL, "model.num_hidden_layers=5"},
 };
 enum { NCASE = sizeof cases / sizeof *cases };
 
@@ -191,11 +194,11 @@ static void check_known(const struct mathematics *m, struct model_case *c,
 static void compute(const struct mathematics *m, const char *nodes, const char *device, int n,
                     const char *const *how, int keep, struct results *results)
 {
-  const char *all[16], *more[3] = {m->batch, m->length, m->scope};
+  const char *all[16], *more[4] = {m->batch, m->length, m->scope, m->layers};
   int count = 0;
   if (m->batch) /* of one sequence */
     all[count++] = "train.micro_batch=1";
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < 4; i++)
     if (more[i])
       all[count++] = more[i];
   for (int i = 0; i < n; i++)
@@ -302,9 +305,13 @@ START_TEST(test_zero)
     compute(m, NULL, "cpu", 0, NULL, 0, &results);
   }
   compute(m, ragged(), "ref", 0, NULL, 0, &results);
+  compute(m, ragged(), "cpu", 1, (const char *[]){"parallel.sharding=owner"}, 0, &results);
   compute(m, ragged(), "cpu", 1, (const char *[]){last}, 0, &results);
-  compute(m, ragged(), "cpu", 2, (const char *[]){uneven, "parallel.exchange=pairwise"}, 0, &results);
-  compute(m, ragged(), "cpu", 2, (const char *[]){"parallel.layout=random", "parallel.slots=5"}, 0, &results);
+  compute(m, ragged(), "cpu", 3,
+          (const char *[]){uneven, "parallel.exchange=pairwise", "parallel.sharding=owner"}, 0, &results);
+  compute(m, ragged(), "cpu", 3,
+          (const char *[]){"parallel.layout=random", "parallel.slots=5", "parallel.sharding=node"}, 0,
+          &results);
   compute(m, ragged(), "cpu", 3,
           (const char *[]){"parallel.layout=random", uneven, "parallel.exchange=hierarchical"}, 0, &results);
   if (!m->scope || m->batch) /* pooled over micro-steps of one sequence the balance loss is another */
