@@ -109,7 +109,7 @@ START_TEST(test_mistaken_format)
   char paths[1100];
   snprintf(paths, sizeof paths, "%s,%s", two, four);
   refuse(paths, MT_FORMAT_LLMC, 3, MT_CORRUPT, "goodc: found ids of 4 bytes, expected 2 as in ");
-  int32_t token[4];
+  int32_t token[6];
   struct mt_tokens *tokens = open_good(two, MT_FORMAT_LLMC, 2, 256);
   sample(tokens, 0, token, NULL);
   sample(tokens, 1, token, NULL);
