@@ -175,7 +175,7 @@ START_TEST(test_located_errors)
   REFUSED(with("betas = 0.9\n"), MT_CMD_TRAIN, NULL, "expected two numbers \"a,b\", at least 0 and below 1");
   REFUSED(with("betas = 0.9,1\n"), MT_CMD_TRAIN, NULL, "train.betas");
   REFUSED(with("betas = 0.9,0.9,0.9\n"), MT_CMD_TRAIN, NULL, "train.betas");
-  REFUSED(with("schedule = linaer\n"), MT_CMD_TRAIN, NULL, "expected one of constant, linear, cosine");
+  REFUSED(with("schedule = linaer\n"), MT_CMD_TRAIN, NULL, "expected one of constant, linear, cosine, wsd");
   REFUSED(with("[moe]\nforce_balance = maybe\n"), MT_CMD_TRAIN, NULL,
           "bad.ini:13: moe.force_balance: found \"maybe\", expected true or false");
   REFUSED(with("[parallel]\nslots = 2,x\n"), MT_CMD_TRAIN, NULL, "parallel.slots: found \"2,x\"");
@@ -258,6 +258,8 @@ START_TEST(test_unread)
   REFUSED(GPT2, MT_CMD_TRAIN, "model.num_key_value_heads=1", "is not read");
   REFUSED(GPT2, MT_CMD_TRAIN, "moe.z_loss=0", "is not read with model.num_local_experts = 0 (a dense model)");
   REFUSED(GPT2, MT_CMD_TRAIN, "train.min_lr=0", "is not read with train.schedule = constant");
+  REFUSED(with("schedule = cosine\ndecay_ratio = 0.1\n"), MT_CMD_TRAIN, NULL,
+          "bad.ini:13: train.decay_ratio: is not read unless train.schedule = wsd");
   REFUSED(GPT2, MT_CMD_TRAIN, "train.valid_interval=5", "is not read without data.valid");
   REFUSED(with("[model]\nlayer_norm_epsilon = 1\n"), MT_CMD_TRAIN, NULL,
           "bad.ini:13: model.layer_norm_epsilon: is not read");

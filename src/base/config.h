@@ -14,7 +14,8 @@ enum mt_family { MT_FAMILY_MIXTRAL, MT_FAMILY_GPT2, MT_FAMILY_QWEN };
 enum mt_aux_scope { MT_AUX_SEQUENCE, MT_AUX_MICRO_BATCH };
 enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32, MT_FORMAT_LLMC };
 enum mt_document { MT_DOCUMENT_NONE, MT_DOCUMENT_START, MT_DOCUMENT_END };
-enum mt_schedule_kind { MT_SCHEDULE_CONSTANT, MT_SCHEDULE_LINEAR, MT_SCHEDULE_COSINE };
+enum mt_schedule_kind { MT_SCHEDULE_CONSTANT, MT_SCHEDULE_LINEAR, MT_SCHEDULE_COSINE, MT_SCHEDULE_WSD };
+enum mt_decay_type { MT_DECAY_LINEAR, MT_DECAY_SQRT, MT_DECAY_COSINE };
 enum mt_nonfinite { MT_NONFINITE_SKIP, MT_NONFINITE_ABORT };
 enum mt_sharding { MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER };
 enum mt_wire { MT_WIRE_F32, MT_WIRE_BF16 };
@@ -80,6 +81,8 @@ struct mt_config {
     double lr, min_lr;
     int64_t warmup, decay_steps; /* decay_steps 0 = steps */
     enum mt_schedule_kind schedule;
+    double decay_ratio; /* wsd: part of the steps that decay */
+    enum mt_decay_type decay_type;
     double weight_decay, beta1, beta2, eps; /* key betas = "b1,b2" */
     double clip;                            /* largest global gradient norm, 0 = none */
     int64_t seed;

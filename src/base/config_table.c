@@ -107,11 +107,15 @@ const struct mt_option mt_options[] = {
   INTEGER(train, micro_batch, 1, 1 << 30, COURSE, .derived = "the smaller of 4 and global_batch",
           .help = "most sequences that a rank computes at once")
   REAL(train, lr, 0, ANY, COURSE, .fallback = "0.0003", .help = "learning rate after warm-up")
-  CHOICE(train, schedule, "constant|linear|cosine", COURSE, .fallback = "constant",
-         .help = "learning rate after warm-up")
+  CHOICE(train, schedule, "constant|linear|cosine|wsd", COURSE, .fallback = "constant",
+         .help = "learning rate after warm-up (wsd: stable, then a decay in the last steps)")
   INTEGER(train, warmup, 0, ANY, COURSE, .fallback = "0", .help = "steps over which the learning rate rises from 0")
   INTEGER(train, decay_steps, 0, ANY, COURSE, .need = MT_NEED_DECAY, .fallback = "0",
           .help = "step at which min_lr is reached; 0 = steps")
+  REAL(train, decay_ratio, 0, 1, COURSE, .need = MT_NEED_WSD, .fallback = "0.2",
+       .help = "part of the steps up to decay_steps in which the learning rate falls")
+  CHOICE(train, decay_type, "linear|sqrt|cosine", COURSE, .need = MT_NEED_WSD, .fallback = "sqrt",
+         .help = "how it falls, x being the part of the decay that is over: 1 - x, 1 - sqrt x, half a cosine")
   REAL(train, min_lr, 0, ANY, COURSE, .need = MT_NEED_DECAY, .fallback = "0", .help = "where the decay ends")
   REAL(train, weight_decay, 0, ANY, COURSE, .fallback = "0.1", .help = "AdamW's decay of weight matrices")
   {.section = "train", .key = "betas", .type = MT_OPTION_PAIR, .offset = AT(train.beta1), .high = 1, COURSE,
@@ -372,6 +376,8 @@ const char *mt_option_unread(const struct mt_option *option, const struct mt_con
     return config->model.num_local_experts ? NULL : "with model.num_local_experts = 0 (a dense model)";
   case MT_NEED_DECAY:
     return config->train.schedule != MT_SCHEDULE_CONSTANT ? NULL : "with train.schedule = constant";
+  case MT_NEED_WSD:
+    return config->train.schedule == MT_SCHEDULE_WSD ? NULL : "unless train.schedule = wsd";
   case MT_NEED_VALID:
     return *config->data.valid ? NULL : "without data.valid";
   case MT_NEED_DOCUMENT:

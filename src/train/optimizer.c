@@ -10,16 +10,28 @@ double mt_learning_rate(const struct mt_config *config, int64_t step)
   const int64_t end = config->train.decay_steps > 0 ? config->train.decay_steps : config->train.steps;
   if (step <= warmup)
     return peak * (double)step / (double)warmup;
-  double x = end > warmup ? (double)(step - warmup) / (double)(end - warmup) : 1;
-  x = x > 1 ? 1 : x;
+  enum mt_decay_type type = config->train.decay_type;
+  int64_t begin = warmup;
   switch (config->train.schedule) {
-  case MT_SCHEDULE_LINEAR:
-    return low + (peak - low) * (1 - x);
-  case MT_SCHEDULE_COSINE:
-    return low + (peak - low) * 0.5 * (1 + cos(M_PI * x));
-  default:
+  case MT_SCHEDULE_CONSTANT:
     return peak;
+  case MT_SCHEDULE_LINEAR:
+    type = MT_DECAY_LINEAR;
+    break;
+  case MT_SCHEDULE_COSINE:
+    type = MT_DECAY_COSINE;
+    break;
+  case MT_SCHEDULE_WSD:
+    begin = end - (int64_t)round(config->train.decay_ratio * (double)end);
+    begin = begin < warmup ? warmup : begin;
+    break;
   }
+  if (step <= begin)
+    return peak;
+  double x = end > begin ? (double)(step - begin) / (double)(end - begin) : 1;
+  x = x > 1 ? 1 : x;
+  double left = type == MT_DECAY_LINEAR ? 1 - x : type == MT_DECAY_SQRT ? 1 - sqrt(x) : 0.5 * (1 + cos(M_PI * x));
+  return low + (peak - low) * left;
 }
 
 struct squares {
