@@ -5,7 +5,8 @@
 
 static struct mt_config config_of(enum mt_schedule_kind schedule, int64_t warmup, int64_t steps)
 {
-  struct mt_config config = {.train = {.lr = 2, .min_lr = 0.5, .steps = steps, .warmup = warmup, .schedule = schedule}};
+  struct mt_config config = {
+      .train = {.lr = 2, .min_lr = 0.5, .steps = steps, .warmup = warmup, .schedule = schedule}};
   return config;
 }
 

@@ -107,6 +107,8 @@ struct mt_config {
     char *prompt;
     int64_t length;
     double temperature; /* 0 = greedy */
+    int64_t top_k;      /* 0 = all */
+    double top_p;       /* 1 = all */
     int64_t seed;
   } generate;
   struct {

@@ -149,6 +149,10 @@ const struct mt_option mt_options[] = {
   TEXT(generate, prompt, .fallback = "", .required = MT_CMD_GENERATE, .help = "text to continue")
   INTEGER(generate, length, 0, INT32_MAX, .fallback = "200", .help = "tokens to add")
   REAL(generate, temperature, 0, ANY, .fallback = "1", .help = "0 = always the likeliest token")
+  INTEGER(generate, top_k, 0, INT32_MAX, .need = MT_NEED_TEMPERATURE, .fallback = "0",
+          .help = "choose among the k likeliest tokens; 0 = all")
+  REAL(generate, top_p, 0, 1, .open = MT_OPEN_LOW, .need = MT_NEED_TEMPERATURE, .fallback = "1",
+       .help = "then among the fewest that are p of the probability; 1 = all")
   INTEGER(generate, seed, -0x1p63, ANY, .need = MT_NEED_TEMPERATURE, .fallback = "1", .help = "of the choices")
 
   TEXT(log, dir, .fallback = "run", .help = "folder of the log, RUN")

@@ -6,9 +6,9 @@
 #include "train/train.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "train/sample.h"
 #include "train/session.h"
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,26 +42,6 @@ static enum mt_status read_prompt(const struct mt_config *config, int32_t *token
     return MT_USAGE;
   }
   return MT_OK;
-}
-
-/* The next token from logits[V]: the largest, or drawn from softmax(logits / temperature). */
-static int32_t choose(const struct mt_config *config, const float *logits, int64_t V, int64_t position)
-{
-  int64_t best = 0;
-  for (int64_t v = 1; v < V; v++)
-    best = logits[v] > logits[best] ? v : best;
-  if (config->generate.temperature <= 0)
-    return (int32_t)best;
-  double sum = 0, t = config->generate.temperature;
-  for (int64_t v = 0; v < V; v++)
-    sum += exp(((double)logits[v] - (double)logits[best]) / t);
-  double draw = mt_random_uniform((uint64_t)config->generate.seed, MT_STREAM_SAMPLE, (uint64_t)position) * sum;
-  for (int64_t v = 0; v < V; v++) {
-    draw -= exp(((double)logits[v] - (double)logits[best]) / t);
-    if (draw < 0)
-      return (int32_t)v;
-  }
-  return (int32_t)best;
 }
 
 static void show(const struct mt_config *config, const int32_t *token, int64_t n, int first)
@@ -113,6 +93,8 @@ static enum mt_status generate(struct mt_session *session, int64_t T)
   MT_TRY(mt_agree(comm, status));
   show(config, token, n, 1);
   float *logits = MT_NEW(MT_TAG_MISC, float, V);
+  struct mt_candidate *work = MT_NEW(MT_TAG_MISC, struct mt_candidate, V);
+  const struct mt_sampling sampling = {config->generate.temperature, config->generate.top_k, config->generate.top_p};
   for (int64_t i = 0; i < config->generate.length; i++) {
     if (comm->rank == 0 && n == T) {
       memmove(token, token + T - T / 2, sizeof(int32_t) * (size_t)(T / 2));
@@ -121,10 +103,12 @@ static enum mt_status generate(struct mt_session *session, int64_t T)
     forward(model, ((int64_t)1 << 41) + i);
     if (comm->rank == 0) {
       mt_model_logits(model, n - 1, 1, logits);
-      token[n++] = choose(config, logits, V, i);
+      token[n++] = mt_sample(logits, V, &sampling,
+                             mt_random_uniform((uint64_t)config->generate.seed, MT_STREAM_SAMPLE, (uint64_t)i), work);
       show(config, token + n - 1, 1, 0);
     }
   }
+  mt_free(work);
   mt_free(logits);
   mt_write("\n", 1);
   return MT_OK;
