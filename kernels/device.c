@@ -84,8 +84,8 @@ enum mt_status mt_device_open(const char *name, int threads, struct mt_device **
     *device = mt_device_host_new("ref", &mt_kernels_ref, threads);
     return MT_OK;
   }
-  if (!strcmp(name, "cpu"))
-    return mt_device_cpu_open(threads < 1 ? 1 : threads, device);
+  if (!strcmp(name, "cpu") || !strncmp(name, "cpu-", 4))
+    return mt_device_cpu_open(name, threads < 1 ? 1 : threads, device);
   mt_error("device \"%s\" is not known: expected cpu or ref", name);
   return MT_USAGE;
 }

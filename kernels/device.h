@@ -44,7 +44,7 @@ struct mt_device_ops {
 struct mt_device {
   const struct mt_device_ops *ops;
   const struct mt_kernels *kernels;
-  const char *name;    /* "cpu" */
+  const char *name;    /* "ref", "cpu-v4": the build that was chosen */
   enum mt_dtype ctype; /* MT_F32 on a CPU */
   int threads;         /* compute threads, >= 1 */
   void *work;          /* workspace of the kernels, owned; see mt_device_reserve */
@@ -52,9 +52,9 @@ struct mt_device {
   void *state; /* the backend's own */
 };
 
-/* Opens a backend: "ref" (plain loops, for tests and comparison) or "cpu", with threads < 1 counting as 1.
- * Local. The caller closes with device->ops->close(device). MT_USAGE, said once, and NULL if there is no such
- * backend. */
+/* Opens a backend: "ref" (plain loops, for tests and comparison) or "cpu" (the best of its builds; "cpu-plain",
+ * "cpu-v3", "cpu-v4" for one of them: cpu/cpu.h), with threads < 1 counting as 1. Local. The caller closes with
+ * device->ops->close(device). MT_USAGE, said once, and NULL if there is no such backend. */
 enum mt_status mt_device_open(const char *name, int threads, struct mt_device **device);
 /* Makes the workspace at least `bytes` large (kernels tell how much they need: *_work in ops.h); its contents
  * are lost. Local; before hot calls. */

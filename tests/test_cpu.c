@@ -4,19 +4,21 @@
  * The idea: ref computes the same with plain loops, so sizes are as small as the cuts allow: blocks of 256
  * rows, of 512 columns and of 64 queries by 512 keys. */
 #include "test.h"
+#include "cpu/cpu.h"
 #include "cpu/simd.h"
 #include "ops.h"
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 
-enum { NDEVICE = 4 }; /* ref, and cpu with 1, 2, 3 threads */
+enum { NDEVICE = 4 }; /* ref, and a build with 1, 2, 3 threads */
 static struct mt_device *device[NDEVICE];
+static const char *build; /* NULL: the best of this processor */
 
 static void open_devices(void)
 {
   for (int i = 0; i < NDEVICE; i++)
-    ck_assert_int_eq(mt_device_open(i ? "cpu" : "ref", i ? i : 1, &device[i]), MT_OK);
+    ck_assert_int_eq(mt_device_open(!i ? "ref" : build ? build : "cpu", i ? i : 1, &device[i]), MT_OK);
 }
 
 static void close_devices(void)
@@ -185,19 +187,68 @@ START_TEST(test_largest_and_sum)
 }
 END_TEST
 
+/* The environment chooses among the builds, and a name that is not there is refused. */
+START_TEST(test_choice)
+{
+  struct mt_device *d;
+  int runs, last = -1;
+  for (int i = 0; mt_device_cpu_build(i, &runs); i++)
+    last = runs ? i : last;
+  ck_assert_int_ge(last, 0);
+  unsetenv("MOTLEY_TEST_CPU");
+  ck_assert_int_eq(mt_device_open("cpu", 1, &d), MT_OK);
+  ck_assert_str_eq(d->name, mt_device_cpu_build(last, &runs));
+  d->ops->close(d);
+  setenv("MOTLEY_TEST_CPU", "plain", 1);
+  ck_assert_int_eq(mt_device_open("cpu", 1, &d), MT_OK);
+  ck_assert_str_eq(d->name, "cpu-plain");
+  d->ops->close(d);
+  setenv("MOTLEY_TEST_CPU", "v9", 1);
+  ck_assert_int_eq(mt_device_open("cpu", 1, &d), MT_USAGE);
+  unsetenv("MOTLEY_TEST_CPU");
+  ck_assert_int_eq(mt_device_open("cpu-", 1, &d), MT_USAGE);
+}
+END_TEST
+
+static void open_build_0(void)
+{
+  int runs;
+  build = mt_device_cpu_build(0, &runs);
+  open_devices();
+}
+
+/* The other builds of this processor; the last is what "cpu" opens. */
+static void open_build_1(void)
+{
+  int runs;
+  build = mt_device_cpu_build(1, &runs);
+  build = build && runs ? build : NULL;
+  open_devices();
+}
+
+static void open_best(void)
+{
+  build = NULL;
+  open_devices();
+}
+
 int main(void)
 {
   Suite *suite = suite_create("cpu");
-  TCase *kernels = tcase_create("kernels");
-  tcase_set_timeout(kernels, 120);
-  tcase_add_checked_fixture(kernels, open_devices, close_devices);
-  tcase_add_loop_test(kernels, test_linear_blocks, 0, 2);
-  tcase_add_loop_test(kernels, test_attention_blocks, 0, sizeof MASKS / sizeof *MASKS);
-  tcase_add_test(kernels, test_leaves_alone);
-  suite_add_tcase(suite, kernels);
+  void (*const open[])(void) = {open_build_0, open_build_1, open_best};
+  for (int i = 0; i < 3; i++) {
+    TCase *kernels = tcase_create("kernels");
+    tcase_set_timeout(kernels, 120);
+    tcase_add_checked_fixture(kernels, open[i], close_devices);
+    tcase_add_loop_test(kernels, test_linear_blocks, 0, 2);
+    tcase_add_loop_test(kernels, test_attention_blocks, 0, sizeof MASKS / sizeof *MASKS);
+    tcase_add_test(kernels, test_leaves_alone);
+    suite_add_tcase(suite, kernels);
+  }
   TCase *pieces = tcase_create("simd");
   tcase_add_test(pieces, test_exponential);
   tcase_add_test(pieces, test_largest_and_sum);
+  tcase_add_test(pieces, test_choice);
   suite_add_tcase(suite, pieces);
   return mt_test_run(suite);
 }

@@ -20,7 +20,9 @@ static const struct ops_test *const tests[] = {
 enum { NTEST = sizeof tests / sizeof *tests };
 
 static const struct ops_backend backends[] = {
-    {"cpu", {1, 2, 3}},
+    {"cpu-plain", {1, 2, 3}},
+    {"cpu-v3", {1, 2, 3}},
+    {"cpu-v4", {1, 2, 3}},
 };
 enum { NBACKEND = sizeof backends / sizeof *backends };
 

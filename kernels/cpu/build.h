@@ -8,7 +8,7 @@
 #include "ops.h"
 
 #ifndef MT_CPU_BUILD
-#define MT_CPU_BUILD plain
+#error "compiled once per build, with its name: see kernels.am"
 #endif
 #define MT_CPU_GLUE2(stem, build) stem##_##build
 #define MT_CPU_GLUE(stem, build) MT_CPU_GLUE2(stem, build)
