@@ -17,8 +17,8 @@ static int every_processor(void)
 }
 
 #ifdef MT_CPU_X86
-/* The levels of the x86-64 psABI. The builtin knows whether the system saves the wide registers too; of what is rarer it
- * knows too little in some compilers. */
+/* The levels of the x86-64 psABI. The builtin knows whether the system saves the wide registers too; of what
+ * is rarer it knows too little in some compilers. */
 static int is_v3(void)
 {
   unsigned a, b, c, d, extended;
@@ -31,7 +31,8 @@ static int is_v3(void)
 static int is_v4(void)
 {
   return is_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
 }
 #endif
 
@@ -71,8 +72,8 @@ enum mt_status mt_device_cpu_open(const char *name, int threads, struct mt_devic
   const char *wanted = strcmp(name, "cpu") ? name + strlen("cpu-") : getenv("MOTLEY_TEST_CPU");
   int i = find_build(wanted);
   if (i < 0) {
-    mt_error("CPU kernels \"%s\": not in this program or not for this processor, the best here are %s", wanted,
-             builds[find_build(NULL)].name);
+    mt_error("CPU kernels \"%s\": not in this program or not for this processor, the best here are %s",
+             wanted, builds[find_build(NULL)].name);
     return MT_USAGE;
   }
   kernels[i] = mt_kernels_ref;

@@ -10,19 +10,17 @@
 #define MT_CPU_H
 #include "ops.h"
 
-/* Opens a CPU device (ctype f32) that computes with `threads` >= 1 threads, under one of the names below. Local. The
- * caller closes it with device->ops->close(device). MT_USAGE, said once, if there is no build of that name or this
- * processor cannot run it.
- *   cpu        the best build that this processor runs, or the one that MOTLEY_TEST_CPU names (plain, v3, v4)
- *   cpu-plain  for every processor of the architecture
- *   cpu-v3     x86-64-v3: AVX2 and FMA
- *   cpu-v4     x86-64-v4: AVX-512 (F, BW, CD, DQ, VL)
- * device->name is always one of the latter three. Builds give different bits: they add in other orders, and v3 and v4
- * contract a product and a sum to one rounding. */
+/* Opens a CPU device (ctype f32) that computes with `threads` >= 1 threads, under one of the names below.
+ * Local. The caller closes it with device->ops->close(device). MT_USAGE, said once, if there is no build of
+ * that name or this processor cannot run it. cpu        the best build that this processor runs, or the one
+ * that MOTLEY_TEST_CPU names (plain, v3, v4) cpu-plain  for every processor of the architecture cpu-v3
+ * x86-64-v3: AVX2 and FMA cpu-v4     x86-64-v4: AVX-512 (F, BW, CD, DQ, VL) device->name is always one of the
+ * latter three. Builds give different bits: they add in other orders, and v3 and v4 contract a product and a
+ * sum to one rounding. */
 enum mt_status mt_device_cpu_open(const char *name, int threads, struct mt_device **device);
 
-/* Build number i (from 0, best last): its device's name, or NULL where there are no more; *runs says whether this
- * processor can run it. Local. */
+/* Build number i (from 0, best last): its device's name, or NULL where there are no more; *runs says whether
+ * this processor can run it. Local. */
 const char *mt_device_cpu_build(int i, int *runs);
 
 /* Fills the entries that this backend has and leaves the others (those of the reference) alone. Local. One

@@ -1,6 +1,8 @@
 /* The common part of train, eval and generate; see session.h. */
 #include "train/session.h"
 #include "base/log.h"
+#include "base/text.h"
+#include <stdio.h>
 #include <string.h>
 
 /* A model cannot be run without weights. */
@@ -55,6 +57,29 @@ static enum mt_status load_weights(struct mt_session *session, int training)
   return MT_OK;
 }
 
+/* Unlike ranks compute with unlike kernels: which ones is said once, with the ranks of each. */
+static void say_kernels(const struct mt_session *session)
+{
+  struct name {
+    char text[16];
+  } mine = {""}, all[session->comm->size];
+  snprintf(mine.text, sizeof mine.text, "%s", session->device->name);
+  mt_allgather(session->comm, &mine, all, sizeof mine);
+  struct mt_text_buffer line = {0};
+  for (int r = 0; r < session->comm->size; r++) {
+    int before = 0, ranks = 0;
+    for (int q = 0; q < session->comm->size; q++)
+      if (!strcmp(all[q].text, all[r].text)) {
+        before += q < r;
+        ranks++;
+      }
+    if (!before)
+      mt_text_add(&line, "%s%s on %d", line.text ? ", " : "", all[r].text, ranks);
+  }
+  mt_info("kernels, by ranks: %s", line.text);
+  mt_free(line.text);
+}
+
 enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T,
                                int training, struct mt_session *session)
 {
@@ -73,8 +98,10 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
     return status;
   }
   session->progress = session->from.progress;
-  if (training)
+  if (training) {
+    say_kernels(session);
     warn_of_later(session);
+  }
   mt_model_publish(session->model);
   return MT_OK;
 }
