@@ -137,8 +137,9 @@ static struct model_case *open_case(const char *name, const char *device, int n,
   snprintf(most, sizeof most, "train.micro_batch=%d", micro);
   snprintf(kind, sizeof kind, "data.document=%s", document);
   snprintf(id, sizeof id, "data.document_id=%d", ID);
-  const char *all[] = {batch, most, "model.router_aux_loss_coef=0", "moe.z_loss=0", kind, id};
-  struct model_case *c = model_case_open(name, NULL, device, 1, 0, 0, strcmp(document, "none") ? 6 : 5, all);
+  const char *recompute = micro == 1 ? "train.recompute=true" : "train.recompute=false";
+  const char *all[] = {batch, most, recompute, "model.router_aux_loss_coef=0", "moe.z_loss=0", kind, id};
+  struct model_case *c = model_case_open(name, NULL, device, 1, 0, 0, strcmp(document, "none") ? 7 : 6, all);
   ck_assert_int_le(c->T, MAX_T);
   ck_assert_int_le(c->model->arch.V, MAX_V);
   return c;
