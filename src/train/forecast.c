@@ -120,6 +120,7 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
   rows = rows > N ? N : rows;
   bytes[MT_TAG_ACTIVATION] += 4 * N * (kept * (3 * C + 4 + QKV + HD + (double)arch.H) + kept_dense * wide); /* layers */
   bytes[MT_TAG_ACTIVATION] += 4 * N * ((L + 1) * C + 3 * C + QKV + HD + 2 + 9);                              /* stream, scratch */
+  bytes[MT_TAG_ACTIVATION] += config->data.document != MT_DOCUMENT_NONE ? 8 * N : 0;
   bytes[MT_TAG_ACTIVATION] += dense > 0 ? 4 * N * ((double)arch.F + wide) : 0;
   bytes[MT_TAG_ACTIVATION] += 4 * rows * (double)arch.V + (arch.rope ? 4 * (double)(arch.Tmax * arch.D) : 0);
   struct mt_device *device; /* for its workspace alone */
