@@ -149,7 +149,7 @@ static double run(struct mt_exchange *exchange, const struct mt_pattern *pattern
 static void test_patterns(int kind)
 {
   struct mt_exchange *exchange = mt_exchange_new(comm, kind);
-  mt_exchange_pieces(exchange, 1);
+  mt_exchange_pieces(exchange, 1, 0);
   const char *name = mt_exchange_name(exchange);
   double messages = 0, most = 0;
   for (uint64_t seed = 1; seed <= 12; seed++) {

@@ -305,8 +305,8 @@ START_TEST(test_round_trip)
     int n = 1 + (int)(mt_random_bits(seed, MT_STREAM_TEST, 1 << 20) % 200);
     struct mt_place *place = drawn_places(seed, n, 1 + n / 5);
     ck_assert_int_eq(mt_cluster_build(place, n, NULL, &c), MT_OK);
-    c->link[MT_LEVEL_NODE] = (struct mt_link){400, 101};
-    c->link[MT_LEVEL_NET] = (struct mt_link){INT64_MAX, 16000};
+    c->link[MT_LEVEL_NODE] = (struct mt_link){400, 101, 5};
+    c->link[MT_LEVEL_NET] = (struct mt_link){INT64_MAX, 16000, 3};
     round_trip(c);
     mt_cluster_free(c);
     mt_free(place);
@@ -362,6 +362,8 @@ static const struct {
     {"lan", HEAD "\"links\": {\"lan\": {}}, \"nodes\": [" NODE("a", "{}") "]}"},
     {"links.net", HEAD "\"links\": {\"net\": []}, \"nodes\": [" NODE("a", "{}") "]}"},
     {"links.net.beta_ps", HEAD "\"links\": {\"net\": {\"alpha_ns\": 1}}, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"links.net.gap_ns",
+     HEAD "\"links\": {\"net\": {\"alpha_ns\": 1, \"beta_ps\": 1, \"gap_ns\": -1}}, \"nodes\": [" NODE("a", "{}") "]}"},
     {"links.node.alpha_ns",
      HEAD "\"links\": {\"node\": {\"alpha_ns\": -1, \"beta_ps\": 0}}, \"nodes\": [" NODE("a", "{}") "]}"},
     {"nodes[0].ranks", HEAD "\"nodes\": [7]}"},
@@ -541,8 +543,8 @@ START_TEST(test_print)
   place[4].mem_bytes = (int64_t)139 << 30;
   place[4].speed = 50000000;
   ck_assert_int_eq(mt_cluster_build(place, 5, NULL, &c), MT_OK);
-  c->link[MT_LEVEL_NODE] = (struct mt_link){380, 100};
-  c->link[MT_LEVEL_NET] = (struct mt_link){50000, 16000};
+  c->link[MT_LEVEL_NODE] = (struct mt_link){380, 100, 0};
+  c->link[MT_LEVEL_NET] = (struct mt_link){50000, 16000, 8000};
   check_print(c, "2 nodes, 5 ranks, 1 GPU, 11 cores, 11 threads, 64.0 GiB\n"
                  "node 0: host0, 2 ranks, 8 cores, 64.0 GiB, CPU model\n"
                  "  ranks 0-1: 2 x 8 cores, 4 threads, launched as 0,2\n"
@@ -550,7 +552,7 @@ START_TEST(test_print)
                  "  ranks 2-3: 2 x 1 core, 1 thread, package 1, NUMA domain 1, launched as 1,3\n"
                  "  rank 4: GPU 0, 139 GiB, 1 core, 1 thread, any package, any NUMA domain, 50000.0 GFLOP/s\n"
                  "link in a node: 0.38 us, 10 GB/s\n"
-                 "link between nodes: 50.00 us, 0.0625 GB/s\n"
+                 "link between nodes: 50.00 us, 0.0625 GB/s, 8.00 us for each further message\n"
                  "! topology not readable, taken as flat: host1\n");
   mt_cluster_free(c);
 

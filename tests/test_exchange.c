@@ -182,15 +182,16 @@ static struct mt_comm *comm_on(const char *nodes)
 
 /* Ways to exchange: directly; over bridges in so many pieces, more than there are rows too; by cost. */
 static const struct way {
-  int kind, npiece;
+  int kind, npiece, spread;
   const char *name;
-} ways[] = {{MT_EXCHANGE_PAIRWISE, 0, "pairwise"},
-            {MT_EXCHANGE_HIERARCHICAL, 1, "1 piece"},
-            {MT_EXCHANGE_HIERARCHICAL, 2, "2 pieces"},
-            {MT_EXCHANGE_HIERARCHICAL, 3, "3 pieces"},
-            {MT_EXCHANGE_HIERARCHICAL, 64, "64 pieces"},
-            {MT_EXCHANGE_HIERARCHICAL, -1, "hierarchical"},
-            {MT_EXCHANGE_AUTO, -1, "auto"}};
+} ways[] = {{MT_EXCHANGE_PAIRWISE, 0, 0, "pairwise"},
+            {MT_EXCHANGE_HIERARCHICAL, 1, 0, "1 piece"},
+            {MT_EXCHANGE_HIERARCHICAL, 3, 0, "3 pieces"},
+            {MT_EXCHANGE_HIERARCHICAL, 2, 1, "2 pieces, spread"},
+            {MT_EXCHANGE_HIERARCHICAL, 5, 1, "5 pieces, spread"},
+            {MT_EXCHANGE_HIERARCHICAL, 64, 1, "64 pieces, spread"},
+            {MT_EXCHANGE_HIERARCHICAL, -1, 0, "hierarchical"},
+            {MT_EXCHANGE_AUTO, -1, 0, "auto"}};
 enum { NWAY = sizeof ways / sizeof *ways };
 
 static void try_nodes(const char *nodes)
@@ -202,12 +203,12 @@ static void try_nodes(const char *nodes)
   for (int k = 0; k < NWAY; k++) {
     exchange[k] = mt_exchange_new(comm, ways[k].kind);
     if (ways[k].npiece > 0)
-      mt_exchange_pieces(exchange[k], ways[k].npiece);
+      mt_exchange_pieces(exchange[k], ways[k].npiece, ways[k].spread);
   }
   /* Links on which some node pairs go directly, and some in several pieces. */
-  comm->cluster->link[MT_LEVEL_SELF] = (struct mt_link){0, 100};
-  comm->cluster->link[MT_LEVEL_NODE] = (struct mt_link){10000, 10000};
-  comm->cluster->link[MT_LEVEL_NET] = (struct mt_link){9000, 12000};
+  comm->cluster->link[MT_LEVEL_SELF] = (struct mt_link){0, 100, 0};
+  comm->cluster->link[MT_LEVEL_NODE] = (struct mt_link){10000, 10000, 1000};
+  comm->cluster->link[MT_LEVEL_NET] = (struct mt_link){9000, 12000, 9000};
   random_state = 2024;
   const int64_t width[] = {1, 4, 12, 4096};
   for (int w = 0; w < 4; w++)

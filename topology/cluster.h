@@ -33,9 +33,10 @@ struct mt_place {
 };
 
 struct mt_link {
-  int64_t alpha_ns;           /* latency of a message */
-  int64_t beta_ps;            /* picoseconds a byte */
-};                            /* both 0 = not measured */
+  int64_t alpha_ns; /* latency of a message */
+  int64_t beta_ps;  /* picoseconds a byte; between nodes: a byte over a node's uplink, all its ranks together */
+  int64_t gap_ns;   /* what each further message adds where a rank sends or gets several at once */
+}; /* beta 0 = not measured */
 
 struct mt_cluster {
   int nplace, nnode;

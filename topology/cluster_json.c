@@ -1,7 +1,7 @@
 /* The cluster's JSON form, both ways; see cluster.h.
  *
  *   {"format": "motley-cluster", "version": 1,
- *    "links": {"self": {"alpha_ns": 0, "beta_ps": 0}, "node": {...}, "net": {...}},
+ *    "links": {"self": {"alpha_ns": 0, "beta_ps": 0, "gap_ns": 0}, "node": {...}, "net": {...}},
  *    "nodes": [{"host": "a", "model": "...", "node_cores": 16, "packages": 2, "numas": 2,
  *               "ranks": [{"launch_rank": 0, "kind": "cpu", "cores": 4, ...}, ...]}, ...]}
  *
@@ -96,6 +96,7 @@ mt_json *mt_cluster_to_json(const struct mt_cluster *cluster)
     mt_json *link = mt_json_object();
     mt_json_set(link, "alpha_ns", mt_json_integer(cluster->link[level].alpha_ns));
     mt_json_set(link, "beta_ps", mt_json_integer(cluster->link[level].beta_ps));
+    mt_json_set(link, "gap_ns", mt_json_integer(cluster->link[level].gap_ns));
     mt_json_set(links, level_name[level], link);
   }
   mt_json_set(json, "links", links);
@@ -294,7 +295,8 @@ static enum mt_status check_order(struct where where, const struct mt_cluster *c
 
 static enum mt_status read_links(struct where where, const mt_json *links, struct mt_link link[MT_NLEVEL])
 {
-  static const char *const levels[] = {"self", "node", "net", NULL}, *const costs[] = {"alpha_ns", "beta_ps", NULL};
+  static const char *const levels[] = {"self", "node", "net", NULL};
+  static const char *const costs[] = {"alpha_ns", "beta_ps", "gap_ns", NULL};
   if (!links)
     return MT_OK;
   if (!mt_json_is_object(links))
@@ -307,8 +309,12 @@ static enum mt_status read_links(struct where where, const mt_json *links, struc
     char *key = mt_format("links.%s", level_name[level]);
     enum mt_status status =
         mt_json_is_object(object) ? known_keys(where, object, 0, costs) : bad(where, key, object, "an object");
-    int64_t *number[] = {&link[level].alpha_ns, &link[level].beta_ps};
-    for (int k = 0; k < 2 && status == MT_OK; k++) {
+    int64_t *number[] = {&link[level].alpha_ns, &link[level].beta_ps, &link[level].gap_ns};
+    for (int k = 0; k < 3 && status == MT_OK; k++) {
+      if (k == 2 && !mt_json_get(object, costs[k])) { /* nobody knew better: as much as a message alone */
+        *number[k] = link[level].alpha_ns;
+        continue;
+      }
       char *full = mt_format("%s.%s", key, costs[k]);
       status = read_integer(where, full, mt_json_get(object, costs[k]), 0, INT64_MAX, number[k]);
       mt_free(full);
@@ -364,7 +370,7 @@ enum mt_status mt_cluster_from_json(const char *name, const mt_json *json, struc
   if (!mt_json_is_integer(version) || mt_json_as_integer(version, 0) != VERSION)
     return bad(where, "version", version, "1");
   MT_TRY(known_keys(where, json, 0, keys));
-  struct mt_link link[MT_NLEVEL] = {{0, 0}};
+  struct mt_link link[MT_NLEVEL] = {{0, 0, 0}};
   MT_TRY(read_links(where, mt_json_get(json, "links"), link));
 
   const mt_json *nodes = mt_json_get(json, "nodes");

@@ -178,6 +178,8 @@ static void put_links(struct mt_text_buffer *text, const struct mt_cluster *clus
     mt_text_add(text, "link %s: %.2f us", name[level], (double)link->alpha_ns / 1000);
     if (link->beta_ps > 0)
       mt_text_add(text, ", %.3g GB/s", 1000 / (double)link->beta_ps);
+    if (link->gap_ns > 0)
+      mt_text_add(text, ", %.2f us for each further message", (double)link->gap_ns / 1000);
     mt_text_add(text, "\n");
   }
 }

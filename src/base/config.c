@@ -308,11 +308,16 @@ static void print_quoted(struct mt_text_buffer *out, const char *value)
 
 char *mt_config_print(const struct mt_config *config)
 {
+  return mt_config_print_sections(config, ~(unsigned)MT_CMD_BENCH_EXCHANGE);
+}
+
+char *mt_config_print_sections(const struct mt_config *config, unsigned commands)
+{
   struct mt_text_buffer out = {0};
   const char *section = "";
   for (int i = 0; i < mt_noption; i++) {
     const struct mt_option *option = &mt_options[i];
-    if (mt_option_unread(option, config))
+    if (mt_option_unread(option, config) || !(mt_section_find(option->section)->commands & commands))
       continue;
     if (strcmp(section, option->section))
       mt_text_add(&out, "%s[%s]\n", *section ? "\n" : "", option->section);

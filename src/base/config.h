@@ -33,7 +33,8 @@ enum mt_command {
   MT_CMD_EVAL = 2,
   MT_CMD_GENERATE = 4,
   MT_CMD_TOPO = 8,
-  MT_CMD_INSPECT = 16
+  MT_CMD_INSPECT = 16,
+  MT_CMD_BENCH_EXCHANGE = 32
 };
 
 /* The effective configuration. Strings are owned by the struct, never NULL ("" = not given), freed by
@@ -115,6 +116,13 @@ struct mt_config {
     char *dir; /* RUN */
     enum mt_loads loads;
   } log;
+  struct {       /* motley bench exchange */
+    char *width; /* bytes a row: "1024,16384" */
+    char *rows;  /* that each rank sends */
+    char *skew;  /* uniform | zipf | node | all */
+    double uplink_mbit; /* of a node, for the bound; 0 = as measured */
+    double seconds;     /* a case, about */
+  } bench;
 };
 
 /* One --set, as given. */
@@ -134,6 +142,8 @@ enum mt_status mt_config_read(const char *path, const struct mt_override *overri
  * text is itself a valid file; reading it back gives the same struct. The caller frees with mt_free. Local.
  */
 char *mt_config_print(const struct mt_config *config);
+/* The same of the sections that these commands (bits) read. */
+char *mt_config_print_sections(const struct mt_config *config, unsigned commands);
 /* Reads what mt_config_print made: no environment, no overrides, model.config is not opened, and what a
  * command requires is not asked for; `name` is used in messages. Local. */
 enum mt_status mt_config_parse(const char *name, const char *text, struct mt_config *config);

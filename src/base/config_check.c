@@ -43,6 +43,12 @@ void mt_config_derive(struct mt_reading *reading)
   derive_integer(reading, "model.max_position_embeddings", c->data.seq_length);
   derive_integer(reading, "data.seq_length", c->model.max_position_embeddings);
   derive_integer(reading, "train.micro_batch", c->train.global_batch < 4 ? c->train.global_batch : 4);
+  if (c->model.hidden_size) {
+    derive_integer(reading, "bench.width", 4 * c->model.hidden_size);
+    if (c->data.seq_length && c->model.num_local_experts)
+      derive_integer(reading, "bench.rows",
+                     c->train.micro_batch * c->data.seq_length * c->model.num_experts_per_tok);
+  }
   char *path = mt_format("%s/checkpoints", c->log.dir);
   derive(reading, "checkpoint.dir", path);
   mt_free(path);

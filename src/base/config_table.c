@@ -19,6 +19,7 @@ const struct mt_section mt_sections[] = {
     {"checkpoint", RANKED, "saving and going on"},
     {"generate", MT_CMD_GENERATE, "sampling text"},
     {"log", RANKED, "what a run leaves behind"},
+    {"bench", MT_CMD_BENCH_EXCHANGE, "what motley bench exchange sends"},
 };
 const int mt_nsection = sizeof mt_sections / sizeof *mt_sections;
 
@@ -158,6 +159,15 @@ const struct mt_option mt_options[] = {
   TEXT(log, dir, .fallback = "run", .help = "folder of the log, RUN")
   CHOICE(log, loads, "summary|full", .need = MT_NEED_EXPERTS, .fallback = "summary",
          .help = "full: tokens of each expert in each step's line")
+
+  {.section = "bench", .key = "width", .type = MT_OPTION_COUNTS, .offset = AT(bench.width), .low = 1, .high = 1 << 24,
+   .fallback = "1024,16384", .derived = "hidden_size floats, or 1024,16384", .help = "bytes of a row"},
+  {.section = "bench", .key = "rows", .type = MT_OPTION_COUNTS, .offset = AT(bench.rows), .high = 1 << 24,
+   .fallback = "8,128,1024", .derived = "rows of a micro-batch, or 8,128,1024", .help = "rows that each rank sends"},
+  {.section = "bench", .key = "skew", .type = MT_OPTION_WORD, .offset = AT(bench.skew), .choices = "all|uniform|zipf|node",
+   .fallback = "all", .help = "where rows go: everywhere alike, by Zipf's law over experts, all to the last node; or each in turn"},
+  REAL(bench, uplink_mbit, 0, ANY, .fallback = "0", .help = "Mbit/s of a node's uplink, for the bound; 0 = as measured")
+  REAL(bench, seconds, 0, ANY, .fallback = "2", .help = "time for a case, about")
     /* clang-format on */
 };
 const int mt_noption = sizeof mt_options / sizeof *mt_options;

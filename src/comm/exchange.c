@@ -1,19 +1,19 @@
 /* The exchange of rows: all ways, both directions; see exchange.h and way.h.
  *
- * There is one algorithm, written over rows(s, d), the rows from s to d in the direction under way; going
- * back is the same walk over the transposed pattern. The rows from node p to node q are thought of as one
- * list in the order [rank d of q] [rank s of p], which is cut evenly into pieces, wherever the cuts fall.
- * Each piece has a bridge B in p and one, B', in q:
+ * There is one algorithm, written over rows(s, d), the rows from s to d in the direction under way; going back
+ * is the same walk over the transposed pattern. The rows from node p to node q are thought of as one list in the
+ * order [rank d of q][rank s of p], which is cut evenly into pieces, wherever the cuts fall. Each piece has a
+ * bridge B in p and one, B', in q (see bridge_of):
  *   1. each rank of p sends B its rows of the piece, which lie together in its send buffer;
  *   2. B arranges them in the list's order and sends B' one message;
  *   3. the part of each rank of q is what its receive buffer wants, in its order: B' sends it on.
  * Every piece proceeds by itself: whatever arrives first is handled first, so the steps of several pieces
- * overlap. The rank that has more than half of a piece is its bridge, so that rows do not travel in the node
- * for nothing; else the ranks take turns, beginning with mt_cluster_bridge. A bridge that has all of a piece
- * needs no staging. No pieces: directly; rows within a node always go so. The traps: a bridge serves several
- * pieces, so messages with one partner may overtake each other in this program's order of handling; node and
- * piece in the tag keep them apart. And what is posted and how much staging it needs must be known before
- * (mt_exchange_reserve), so the same walk (`prepare`) first counts, then posts. */
+ * overlap. A bridge that has all of a piece needs no staging. No pieces: directly; rows within a node always go
+ * so.
+ * The traps: a bridge serves several pieces, so messages with one partner may overtake each other in this
+ * program's order of handling; node and piece in the tag keep them apart. And what is posted and how much
+ * staging it needs must be known before (mt_exchange_reserve), so the same walk (`prepare`) first counts, then
+ * posts. */
 #include "comm/exchange.h"
 #include <string.h>
 #include "base/config.h"
@@ -40,6 +40,7 @@ struct pair {
   int from, to; /* nodes */
   int64_t rows; /* in all */
   int npiece;   /* 0 = directly */
+  int spread;   /* over several bridges */
 };
 
 struct mt_exchange {
@@ -47,6 +48,7 @@ struct mt_exchange {
   int kind;                   /* enum mt_exchange_kind */
   int most_pieces;            /* of a node pair */
   int forced_pieces;          /* 0 = by cost */
+  int forced_spread;          /* over several bridges; where pieces are forced */
   int64_t *send_at, *recv_at; /* [P + 1], owned: rows before each partner's in send and recv */
   struct mt_requests set;     /* everything under way */
   int *label;                 /* [set.capacity], owned: the piece that waits for a request, -1 = none */
@@ -142,8 +144,9 @@ struct mt_exchange *mt_exchange_new(struct mt_comm *comm, int kind)
   return x;
 }
 
-void mt_exchange_pieces(struct mt_exchange *x, int npiece)
+void mt_exchange_pieces(struct mt_exchange *x, int npiece, int spread)
 {
+  x->forced_spread = spread;
   x->forced_pieces = npiece < x->most_pieces ? npiece : x->most_pieces;
 }
 
@@ -253,9 +256,13 @@ static struct pair decide(const struct mt_exchange *x, int from, int to)
   problem.bytes = pair.rows * x->width;
   if (!pair.rows || x->kind == MT_EXCHANGE_PAIRWISE)
     return pair;
-  pair.npiece = mt_way_choose(x->comm->cluster, &problem, x->kind, x->most_pieces).npiece;
-  if (pair.npiece && x->forced_pieces)
+  struct mt_way way = mt_way_choose(x->comm->cluster, &problem, x->kind, x->most_pieces);
+  pair.npiece = way.npiece;
+  pair.spread = way.spread;
+  if (pair.npiece && x->forced_pieces) {
     pair.npiece = x->forced_pieces;
+    pair.spread = x->forced_spread;
+  }
   return pair;
 }
 
@@ -282,16 +289,21 @@ static void tally(struct mt_exchange *x, const struct pair *pair)
       }
 }
 
-/* The bridge of piece c in a node, whose ranks have count[] of its rows: the rank that has most, or whose
- * turn it is. */
-static int bridge_of(const struct mt_exchange *x, int node, int other, int c, const int64_t *count,
-                     int64_t all)
+/* The bridge of piece c of a pair in one of its nodes (from or to), whose ranks have count[c][] of the pieces'
+ * rows. Where pieces are spread: the rank that has more than half of the piece, or whose turn it is. Else one
+ * for all pieces: whose turn it is; of one piece, too, the rank that has more than half. */
+static int bridge_of(const struct mt_exchange *x, const struct pair *pair, int node, int c,
+                     const int64_t *count)
 {
   int first = x->comm->node_first[node], n = x->comm->node_first[node + 1] - first;
-  for (int i = 0; i < n; i++)
-    if (2 * count[i] > all)
-      return first + i;
-  return first + (mt_cluster_bridge(x->comm->cluster, node, other) - first + c) % n;
+  if (pair->spread || pair->npiece == 1) {
+    int64_t unused, all = mt_part_range(pair->rows, pair->npiece, c, &unused);
+    for (int i = 0; i < n; i++)
+      if (2 * count[c * n + i] > all)
+        return first + i;
+  }
+  int other = pair->from + pair->to - node;
+  return first + (mt_cluster_bridge(x->comm->cluster, node, other) - first + (pair->spread ? c : 0)) % n;
 }
 
 static struct piece *add_piece(struct mt_exchange *x)
@@ -329,12 +341,12 @@ static void receive_node(struct mt_exchange *x, int from)
   int64_t at = x->recv_at[first[from]];
   for (int c = 0; c < pair.npiece; c++) {
     int64_t begin, count = mt_part_range(pair.rows, pair.npiece, c, &begin), own = x->by_target[c * n + me];
-    int bridge = bridge_of(x, comm->node, from, c, x->by_target + c * n, count);
+    int bridge = bridge_of(x, &pair, comm->node, c, x->by_target);
     if (bridge == comm->rank && count) {
       struct piece *piece = add_piece(x);
       *piece =
           (struct piece){.other = from, .number = c, .first = begin, .rows = count, .own = own, .own_at = at};
-      piece->peer = bridge_of(x, from, comm->node, c, x->by_source + c * nfrom, count);
+      piece->peer = bridge_of(x, &pair, from, c, x->by_source);
       piece->stage_at = own < count ? x->stage_bytes : -1;
       x->stage_bytes += own < count ? count * x->width : 0;
       piece->open =
@@ -367,12 +379,12 @@ static void send_node(struct mt_exchange *x, int to)
   for (int c = 0; c < pair.npiece; c++) {
     const int64_t *part = x->by_source + c * n;
     int64_t begin, count = mt_part_range(pair.rows, pair.npiece, c, &begin), own = part[me];
-    int bridge = bridge_of(x, comm->node, to, c, part, count);
+    int bridge = bridge_of(x, &pair, comm->node, c, x->by_source);
     if (bridge == comm->rank && count) {
       struct piece *piece = add_piece(x);
       *piece = (struct piece){
           .other = to, .number = c, .outward = 1, .first = begin, .rows = count, .own = own, .own_at = at};
-      piece->peer = bridge_of(x, to, comm->node, c, x->by_target + c * nto, count);
+      piece->peer = bridge_of(x, &pair, to, c, x->by_target);
       piece->stage_at = own < count ? x->stage_bytes : -1;
       x->stage_bytes += own < count ? (2 * count - own) * x->width : 0;
       if (x->counting) /* step 2 */

@@ -40,9 +40,9 @@ struct mt_exchange; /* the machinery: algorithm, staging, requests; one exchange
  * as they are when an exchange begins; they must be equal on all ranks, and not change between reserve and
  * begin. Local. */
 struct mt_exchange *mt_exchange_new(struct mt_comm *comm, int kind);
-/* Cuts what goes over bridges into so many pieces between two nodes; 0 = by cost. The same on all ranks.
- * Local. */
-void mt_exchange_pieces(struct mt_exchange *exchange, int npiece);
+/* Cuts what goes over bridges into so many pieces between two nodes, over one bridge on each side or (spread = 1)
+ * over several; 0 = by cost. The same on all ranks. Local. */
+void mt_exchange_pieces(struct mt_exchange *exchange, int npiece, int spread);
 void mt_exchange_free(struct mt_exchange *exchange);
 const char *mt_exchange_name(
     const struct mt_exchange *exchange); /* "pairwise" (always within one node), "hierarchical", "auto" */

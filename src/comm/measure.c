@@ -11,7 +11,7 @@ enum { MOST_TIMES = 8 };
 /* The longest messages in bytes: what a node sends, and what a rank sends within one, where rows come in no
  * larger pieces. */
 static const int64_t LONGEST = (int64_t)16 << 20, LONGEST_NEAR = (int64_t)2 << 20;
-static const double LONG_ENOUGH = 20e-3; /* seconds that the longest message shall take */
+static const double LONG_ENOUGH = 50e-3; /* seconds that the longest message shall take */
 
 /* ---- numbers ---- */
 
@@ -48,7 +48,7 @@ struct mt_link mt_link_fit(const double *bytes, const double *seconds, int n)
     beta = 0;
     alpha = t / w;
   }
-  struct mt_link link = {mt_round_digits(alpha * 1e9, 2), mt_round_digits(beta * 1e12, 3)};
+  struct mt_link link = {mt_round_digits(alpha * 1e9, 2), mt_round_digits(beta * 1e12, 3), 0};
   if (link.beta_ps < 1)
     link.beta_ps = 1;
   return link;
@@ -163,6 +163,19 @@ static void node_round(struct buffers *b, int64_t bytes)
   mt_wait(comm, &b->set);
 }
 
+/* A message from each rank to each other of its node. */
+static void node_all_round(struct buffers *b, int64_t bytes)
+{
+  struct mt_comm *comm = b->comm;
+  int n = comm->node_size, first = comm->rank - comm->node_rank;
+  for (int i = 1; i < n; i++)
+    mt_post_recv(comm, &b->set, b->recv + i * bytes, bytes, first + (comm->node_rank + n - i) % n,
+                 MT_MSG_MEASURE);
+  for (int i = 1; i < n; i++)
+    mt_post_send(comm, &b->set, b->send, bytes, first + (comm->node_rank + i) % n, MT_MSG_MEASURE);
+  mt_wait(comm, &b->set);
+}
+
 /* `bytes` from each node to the next, in equal parts from so many of its ranks. */
 static void net_round(struct buffers *b, int64_t bytes, int all)
 {
@@ -185,7 +198,7 @@ static void net_round(struct buffers *b, int64_t bytes, int all)
   mt_wait(comm, &b->set);
 }
 
-static void net_short_round(struct buffers *b, int64_t bytes)
+static void net_one_round(struct buffers *b, int64_t bytes)
 {
   net_round(b, bytes, 0);
 }
@@ -195,12 +208,24 @@ static void net_long_round(struct buffers *b, int64_t bytes)
   net_round(b, bytes, 1);
 }
 
-/* Seconds of a round: `times` times `batch` rounds are timed on all ranks, the slowest of them counts; of the
- * times the median. A batch is more than one round where messages are short: a rank may find what it waits
- * for already there, and pay in the next round. */
-static double time_rounds(struct buffers *b, round_function *round, int64_t bytes, int times, int batch)
+/* A message from each rank to each rank of the next node. */
+static void net_all_round(struct buffers *b, int64_t bytes)
 {
-  double took[MOST_TIMES];
+  struct mt_comm *comm = b->comm;
+  const int *first = comm->node_first;
+  int next = (comm->node + 1) % comm->nnode, before = (comm->node + comm->nnode - 1) % comm->nnode;
+  for (int r = first[before]; r < first[before + 1]; r++)
+    mt_post_recv(comm, &b->set, b->recv + (r - first[before]) * bytes, bytes, r, MT_MSG_MEASURE);
+  for (int r = first[next]; r < first[next + 1]; r++)
+    mt_post_send(comm, &b->set, b->send, bytes, r, MT_MSG_MEASURE);
+  mt_wait(comm, &b->set);
+}
+
+/* Times `times` times a batch of rounds on all ranks, ascending; the slowest rank counts. A batch is more than one round
+ * where messages are short: a rank may find what it waits for already there, and pay in the next round. */
+static void time_rounds(struct buffers *b, round_function *round, int64_t bytes, int times, int batch,
+                        double took[MOST_TIMES])
+{
   MT_CHECK(times <= MOST_TIMES, "%d times", times);
   round(b, bytes); /* opens connections, touches memory */
   for (int i = 0; i < times; i++) {
@@ -211,27 +236,72 @@ static double time_rounds(struct buffers *b, round_function *round, int64_t byte
     took[i] = (mt_time() - start) / batch;
   }
   mt_max(b->comm, took, times);
-  return fmax(median(took, times), 1e-9);
+  qsort(took, (size_t)times, sizeof *took, by_value);
 }
 
-/* Fits a link. beta comes from long messages: three sizes up to one that takes long enough; alpha, unless
- * `few` is NULL, from the shortest ones, which may travel by another protocol, or on a token bucket's credit.
- * `most`: the longest size. */
-static struct mt_link measure_link(struct buffers *b, round_function *few, round_function *many, int64_t most)
+enum { SHORTEST = 64 };
+
+/* Seconds of a short message: the least of several times, since what delays it is not the link's. */
+static double latency_of(struct buffers *b, round_function *round)
 {
-  enum { LONG = 3, SHORTEST = 64 };
-  double bytes[LONG], seconds[LONG];
-  double latency = few ? time_rounds(b, few, SHORTEST, 5, 10) : 0;
+  double took[MOST_TIMES];
+  time_rounds(b, round, SHORTEST, 6, 8, took);
+  return took[0];
+}
+
+/* Seconds a byte of long messages: three sizes up to one that takes long enough. Of several times the middle one, since a
+ * token bucket may let a message pass for nothing. */
+static struct mt_link bandwidth_of(struct buffers *b, round_function *round, int64_t most)
+{
+  enum { LONG = 3 };
+  double bytes[LONG], seconds[LONG], took[MOST_TIMES];
   int64_t largest = 128 << 10;
-  while (largest < most && time_rounds(b, many, largest, 1, 1) < LONG_ENOUGH)
-    largest *= 2;
+  for (; largest < most; largest *= 2) {
+    time_rounds(b, round, largest, 2, 1, took);
+    if (took[0] > LONG_ENOUGH)
+      break;
+  }
   for (int i = 0; i < LONG; i++) {
     bytes[i] = (double)(largest >> i);
-    seconds[i] = time_rounds(b, many, largest >> i, 3, 1);
+    time_rounds(b, round, largest >> i, 3, 1, took);
+    seconds[i] = fmax(took[1], 1e-9);
   }
-  struct mt_link link = mt_link_fit(bytes, seconds, LONG);
+  return mt_link_fit(bytes, seconds, LONG);
+}
+
+/* `one`: rounds of a message a rank; `several`: of up to n; `many`: of long ones, as long as `longest`. */
+static struct mt_link measure_link(struct buffers *b, round_function *one, round_function *several, int n,
+                                   round_function *many, int64_t longest)
+{
+  double latency = latency_of(b, one), all = n > 1 ? latency_of(b, several) : latency;
+  struct mt_link link = bandwidth_of(b, many, longest);
   link.alpha_ns = mt_round_digits(1e9 * latency - 1e-3 * SHORTEST * (double)link.beta_ps, 2);
+  link.gap_ns = n > 1 ? mt_round_digits(1e9 * (all - latency) / (n - 1), 2) : link.alpha_ns;
+  if (link.gap_ns > link.alpha_ns)
+    link.gap_ns = link.alpha_ns;
   return link;
+}
+
+static void measure_links(struct mt_comm *comm)
+{
+  struct mt_link *link = comm->cluster->link;
+  struct buffers b = {
+      .comm = comm, .send = mt_alloc(MT_TAG_COMM, LONGEST), .recv = mt_alloc(MT_TAG_COMM, LONGEST)};
+  memset(b.send, 1, (size_t)LONGEST);
+  memset(b.recv, 2, (size_t)LONGEST);
+  int largest = 1; /* node */
+  for (int i = 0; i < comm->nnode; i++)
+    if (comm->node_first[i + 1] - comm->node_first[i] > largest)
+      largest = comm->node_first[i + 1] - comm->node_first[i];
+  link[MT_LEVEL_SELF] = bandwidth_of(&b, copy_round, LONGEST_NEAR);
+  link[MT_LEVEL_SELF].alpha_ns = 0;
+  if (comm->size > comm->nnode)
+    link[MT_LEVEL_NODE] = measure_link(&b, node_round, node_all_round, largest - 1, node_round, LONGEST_NEAR);
+  if (comm->nnode > 1)
+    link[MT_LEVEL_NET] = measure_link(&b, net_one_round, net_all_round, largest, net_long_round, LONGEST);
+  mt_free(b.send);
+  mt_free(b.recv);
+  mt_requests_free(&b.set);
 }
 
 void mt_measured_share(struct mt_comm *comm)
@@ -249,7 +319,6 @@ void mt_measured_share(struct mt_comm *comm)
 
 void mt_measure(struct mt_comm *comm, struct mt_device *device)
 {
-  struct mt_cluster *cluster = comm->cluster;
   int64_t counted[2][MT_NLEVEL];
   double waited = comm->wait_s;
   memcpy(counted[0], comm->sent_bytes, sizeof counted[0]);
@@ -257,19 +326,7 @@ void mt_measure(struct mt_comm *comm, struct mt_device *device)
 
   if (device)
     measure_speed(comm, device);
-  struct buffers b = {
-      .comm = comm, .send = mt_alloc(MT_TAG_COMM, LONGEST), .recv = mt_alloc(MT_TAG_COMM, LONGEST)};
-  memset(b.send, 1, (size_t)LONGEST);
-  memset(b.recv, 2, (size_t)LONGEST);
-  cluster->link[MT_LEVEL_SELF] = measure_link(&b, NULL, copy_round, LONGEST_NEAR);
-  if (comm->size > comm->nnode)
-    cluster->link[MT_LEVEL_NODE] = measure_link(&b, node_round, node_round, LONGEST_NEAR);
-  if (comm->nnode > 1)
-    cluster->link[MT_LEVEL_NET] = measure_link(&b, net_short_round, net_long_round, LONGEST);
-  mt_free(b.send);
-  mt_free(b.recv);
-  mt_requests_free(&b.set);
-
+  measure_links(comm);
   /* One rank's word: unlike machines may round differently. */
   mt_measured_share(comm);
   memcpy(comm->sent_bytes, counted[0], sizeof counted[0]);

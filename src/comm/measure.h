@@ -11,12 +11,14 @@
 #include "comm/comm.h"
 #include "device.h"
 
-/* Writes speeds (of `device`; NULL: they stay as they are) and links into comm->cluster, the same on all
- * ranks. A level that no message crosses (one node; one rank a node) stays 0 = not measured. Takes about a
- * second. Collective. self: copies of a rank, all ranks at once. node: each rank of a node sends to the next
- * and gets from the one before, all at once. net:  alpha: one rank of each node sends to the next node; beta:
- * a byte over a node's uplink while all its ranks send and get at once. Of unequal nodes the slowest counts.
- */
+/* Writes speeds (of `device`; NULL: they stay as they are) and links into comm->cluster, the same on all ranks.
+ * A level that no message crosses (one node; one rank a node) stays 0 = not measured. Takes about a second.
+ * Collective.
+ *   self: copies of a rank, all ranks at once.
+ *   node: each rank of a node sends to the next and gets from the one before, all at once.
+ *   net:  alpha: one rank of each node sends to the next node; beta: a byte over a node's uplink while all its
+ *         ranks send and get at once. Of unequal nodes the slowest counts.
+ *   gap:  what a message more costs when each rank sends to all ranks of its node, or of the next one. */
 void mt_measure(struct mt_comm *comm, struct mt_device *device);
 /* Speeds and links as rank 0 has them, to all ranks. Collective. */
 void mt_measured_share(struct mt_comm *comm);

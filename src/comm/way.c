@@ -2,11 +2,12 @@
 #include "comm/way.h"
 #include "base/config.h"
 #include "base/memory.h"
+#include "base/text.h"
 
 struct mt_link mt_link_usual(const struct mt_cluster *cluster, enum mt_level level)
 {
   /* Memory, shared memory, TCP at 10 Gbit/s. */
-  static const struct mt_link usual[MT_NLEVEL] = {{0, 100}, {1000, 300}, {30000, 1000}};
+  static const struct mt_link usual[MT_NLEVEL] = {{0, 100, 0}, {1000, 300, 500}, {30000, 1000, 8000}};
   struct mt_link link = cluster->link[level];
   return link.beta_ps ? link : usual[level];
 }
@@ -25,46 +26,50 @@ static int64_t larger(int64_t a, int64_t b)
 static int64_t direct_ns(const struct mt_cluster *cluster, const struct mt_way_problem *p)
 {
   struct mt_link net = mt_link_usual(cluster, MT_LEVEL_NET);
-  return net.alpha_ns * larger(p->most_out, p->most_in) + transfer_ns(p->bytes, net.beta_ps);
+  int64_t messages = larger(p->most_out, p->most_in);
+  return net.alpha_ns + net.gap_ns * larger(messages - 1, 0) + transfer_ns(p->bytes, net.beta_ps);
 }
 
-int64_t mt_way_bridged(const struct mt_cluster *cluster, const struct mt_way_problem *p, int npiece)
+/* n messages at once, of so many bytes in all. */
+static int64_t node_ns(const struct mt_link *node, int n, int64_t bytes)
+{
+  return n > 0 ? node->alpha_ns + node->gap_ns * (n - 1) + transfer_ns(bytes, node->beta_ps) : 0;
+}
+
+int64_t mt_way_bridged(const struct mt_cluster *cluster, const struct mt_way_problem *p, int npiece,
+                       int spread)
 {
   struct mt_link self = mt_link_usual(cluster, MT_LEVEL_SELF), node = mt_link_usual(cluster, MT_LEVEL_NODE),
                  net = mt_link_usual(cluster, MT_LEVEL_NET);
-  int gathers = p->senders > 1, deals = p->receivers > 1;
   int64_t piece = p->bytes / npiece;
-  int64_t gather = gathers ? transfer_ns(piece, node.beta_ps + self.beta_ps) : 0;
-  int64_t deal = deals ? transfer_ns(piece, node.beta_ps) : 0;
-  int64_t each_out = (npiece + p->senders - 1) / p->senders; /* pieces of the busiest bridge */
-  int64_t each_in = (npiece + p->receivers - 1) / p->receivers;
-  int64_t network = net.alpha_ns * larger(each_out, each_in) + transfer_ns(p->bytes, net.beta_ps);
-  int64_t steady = larger(network, larger(each_out * gather, each_in * deal));
-  return (gathers + deals) * node.alpha_ns + gather + deal + steady;
+  int64_t gather = node_ns(&node, p->senders - 1, piece), deal = node_ns(&node, p->receivers - 1, piece);
+  gather += gather ? transfer_ns(piece, self.beta_ps) : 0;
+  int64_t out = spread ? (npiece + p->senders - 1) / p->senders : npiece; /* pieces of the busiest bridge */
+  int64_t in = spread ? (npiece + p->receivers - 1) / p->receivers : npiece;
+  int64_t network = net.alpha_ns + net.gap_ns * (larger(out, in) - 1) + transfer_ns(p->bytes, net.beta_ps);
+  return gather + deal + larger(network, larger(out * gather, in * deal));
 }
 
 struct mt_way mt_way_choose(const struct mt_cluster *cluster, const struct mt_way_problem *problem, int kind,
                             int most)
 {
-  struct mt_way way = {0, direct_ns(cluster, problem), INT64_MAX};
-  int best = 1;
-  for (int n = 1; n <= most; n *= 2) {
-    int64_t ns = mt_way_bridged(cluster, problem, n);
-    if (ns < way.bridged_ns) {
-      way.bridged_ns = ns;
-      best = n;
+  struct mt_way best = {0, 0, direct_ns(cluster, problem), INT64_MAX};
+  for (int spread = 0; spread <= 1; spread++)
+    for (int n = 1; n <= most; n *= 2) {
+      int64_t ns = mt_way_bridged(cluster, problem, n, spread);
+      if (ns < best.bridged_ns)
+        best = (struct mt_way){n, spread, best.direct_ns, ns};
     }
-  }
-  if (kind == MT_EXCHANGE_HIERARCHICAL || (kind == MT_EXCHANGE_AUTO && way.bridged_ns < way.direct_ns))
-    way.npiece = best;
-  return way;
+  if (kind == MT_EXCHANGE_PAIRWISE || (kind == MT_EXCHANGE_AUTO && best.direct_ns <= best.bridged_ns))
+    best.npiece = best.spread = 0;
+  return best;
 }
 
 char *mt_way_explain(const struct mt_cluster *cluster, int kind, int64_t rows, int64_t width)
 {
   if (cluster->nnode == 1)
     return mt_format("exchange: pairwise, within one node");
-  int direct = 0, bridged = 0, fewest = MT_MOST_PIECES, most = 0;
+  int direct = 0, bridged = 0, spread = 0, fewest = MT_MOST_PIECES, most = 0;
   int64_t longest[3] = {0}; /* of all nodes: chosen, directly, over bridges */
   for (int p = 0; p < cluster->nnode; p++) {
     int64_t sum[3] = {0};
@@ -79,6 +84,7 @@ char *mt_way_explain(const struct mt_cluster *cluster, int kind, int64_t rows, i
       struct mt_way way = mt_way_choose(cluster, &problem, kind, MT_MOST_PIECES);
       if (way.npiece) {
         bridged++;
+        spread += way.spread;
         fewest = way.npiece < fewest ? way.npiece : fewest;
         most = way.npiece > most ? way.npiece : most;
       } else {
@@ -91,15 +97,20 @@ char *mt_way_explain(const struct mt_cluster *cluster, int kind, int64_t rows, i
     for (int i = 0; i < 3; i++)
       longest[i] = larger(longest[i], sum[i]);
   }
-  char *pieces = !bridged        ? mt_strdup("")
-                 : fewest < most ? mt_format(" in %d to %d pieces", fewest, most)
-                                 : mt_format(" in %d piece%s", most, most > 1 ? "s" : "");
-  char *text = mt_format("exchange: %d node pairs directly, %d over bridges%s; predicted %.0f us (all "
-                         "directly %.0f, all over bridges %.0f) for "
-                         "%lld rows of %lld bytes a rank, evenly spread, on links %s",
-                         direct, bridged, pieces, 1e-3 * (double)longest[0], 1e-3 * (double)longest[1],
-                         1e-3 * (double)longest[2], (long long)rows, (long long)width,
-                         cluster->link[MT_LEVEL_NET].beta_ps ? "as measured" : "not measured");
-  mt_free(pieces);
-  return text;
+  struct mt_text_buffer text = {0};
+  mt_text_add(&text, "exchange: %d node pairs directly, %d over bridges", direct, bridged);
+  if (bridged) {
+    mt_text_add(&text, " (in %d", fewest);
+    if (most > fewest)
+      mt_text_add(&text, " to %d", most);
+    mt_text_add(&text, " piece%s, %d over several bridges)", most > 1 ? "s" : "", spread);
+  }
+  mt_text_add(&text,
+              "; predicted %.0f us (all directly %.0f, all over bridges %.0f) for %lld rows of %lld bytes a "
+              "rank, evenly "
+              "spread; links %s",
+              1e-3 * (double)longest[0], 1e-3 * (double)longest[1], 1e-3 * (double)longest[2],
+              (long long)rows, (long long)width,
+              cluster->link[MT_LEVEL_NET].beta_ps ? "as measured" : "not measured");
+  return text.text;
 }

@@ -5,14 +5,16 @@
  * links. The idea: both are predicted for each ordered pair of nodes from what both nodes know, so each pair
  * may go its own way and nobody need agree:
  *
- *   directly:  alpha_net * (most messages of a rank, out or in) + beta_net * bytes
- *   bridged:   alpha_node (gather) + a piece's work in both nodes + max(network, work of the busiest bridge)
- * + alpha_node (deal), where network = alpha_net * (pieces a bridge) + beta_net * bytes, and a bridge's work
- * is beta_node (+ beta_self, for arranging) a byte
+ *   directly:  alpha_net + gap_net * (most messages of a rank, out or in, - 1) + beta_net * bytes
+ *   bridged:   gather + deal + max(network, work of the busiest bridge), where gather and deal are one piece's
+ *              work in the nodes, beta_node a byte (gather: + beta_self, for arranging), alpha_node and gap_node
+ *              for the messages; network = alpha_net + gap_net * (pieces - 1) + beta_net * bytes
  *
- * In more pieces work in the nodes overlaps with the network and is shared by more bridges, at a latency
- * each. The trap: the result must be the same wherever it is computed: integers only. The bits of what is
- * exchanged do not depend on it. */
+ * In more pieces the work in the nodes overlaps with the network. One bridge on each side is enough as long as
+ * its work is hidden; fewer connections at once also means fewer packets lost in a crowded switch. Else the
+ * pieces are spread over all ranks of both nodes.
+ * The trap: the result must be the same wherever it is computed: integers only. The bits of what is exchanged
+ * do not depend on it. */
 #ifndef MT_WAY_H
 #define MT_WAY_H
 #include <stdint.h>
@@ -29,13 +31,15 @@ struct mt_way_problem {
 
 struct mt_way {
   int npiece;                    /* 0 = directly, else pieces over bridges */
+  int spread;                    /* 1: over several bridges, 0: over one on each side */
   int64_t direct_ns, bridged_ns; /* predicted */
 };
 
 /* Links as measured, or what is usual where they are not. Pure. */
 struct mt_link mt_link_usual(const struct mt_cluster *cluster, enum mt_level level);
 /* Predicted time over bridges in so many (>= 1) pieces. Pure. */
-int64_t mt_way_bridged(const struct mt_cluster *cluster, const struct mt_way_problem *problem, int npiece);
+int64_t mt_way_bridged(const struct mt_cluster *cluster, const struct mt_way_problem *problem, int npiece,
+                       int spread);
 /* The cheapest way; kind is an enum mt_exchange_kind, which may force one. most = largest number of pieces.
  * Pure. */
 struct mt_way mt_way_choose(const struct mt_cluster *cluster, const struct mt_way_problem *problem, int kind,

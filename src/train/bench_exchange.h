@@ -1,0 +1,12 @@
+/* `motley bench exchange`. */
+#ifndef MT_BENCH_EXCHANGE_H
+#define MT_BENCH_EXCHANGE_H
+#include "base/config.h"
+#include "comm/comm.h"
+
+/* Exchanges rows of given widths, numbers and skews by MPI_Alltoallv, pairwise, over bridges in one piece, in as many as is
+ * cheapest, and by choice; prints messages, bytes, times, and what the uplinks allow. Collective. MT_FAILED, said once,
+ * if two of them delivered different bytes. */
+enum mt_status mt_bench_exchange(struct mt_comm *comm, const struct mt_config *config);
+
+#endif
