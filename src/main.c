@@ -48,7 +48,7 @@ static const struct command {
     {"train", MT_CMD_TRAIN, "CONFIG", OPTION_SET | OPTION_DRY | OPTION_RANKS | OPTION_CLUSTER, mt_train_run,
      "train a model, from the newest checkpoint if there is one"},
     {"eval", MT_CMD_EVAL, "CONFIG", OPTION_SET, mt_eval_run,
-     "the loss of the newest checkpoint on data.valid"},
+     "the loss of the newest checkpoint on each set of data.valid"},
     {"generate", MT_CMD_GENERATE, "CONFIG", OPTION_SET, mt_generate_run,
      "text that the newest checkpoint writes after generate.prompt"},
     {"bench", MT_CMD_TRAIN | MT_CMD_BENCH_EXCHANGE, "CONFIG", OPTION_SET, NULL,

@@ -71,7 +71,7 @@ struct mt_config {
     double z_loss; /* coefficient */
   } moe;
   struct {
-    char *train, *valid; /* comma-separated paths and patterns of the shell */
+    char *train, *valid; /* comma-separated paths and patterns of the shell; valid: in sets (train/valid.h) */
     int64_t seq_length;  /* T */
     enum mt_format format;
     enum mt_document document; /* the id below stands at the start or the end of documents */

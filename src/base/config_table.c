@@ -94,7 +94,7 @@ const struct mt_option mt_options[] = {
        .help = "coefficient of the router's z-loss")
 
   TEXT(data, train, .fallback = "", .required = MT_CMD_TRAIN, .help = "files to train on, separated by commas; patterns like *.bin")
-  TEXT(data, valid, .fallback = "", .required = MT_CMD_EVAL, .help = "files to evaluate on, likewise")
+  TEXT(data, valid, .fallback = "", .required = MT_CMD_EVAL, .help = "files to evaluate on, likewise; several sets: \"wiki: a.txt, b.txt, code: c.txt\"")
   INTEGER(data, seq_length, 1, 1 << 30, COURSE, .derived = "max_position_embeddings", .required = RANKED,
           .help = "tokens of a sequence")
   CHOICE(data, format, "bytes|uint16|uint32|llmc", COURSE, .fallback = "bytes",

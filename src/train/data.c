@@ -36,12 +36,10 @@ static void warn_of_zeros(struct mt_comm *comm, const struct mt_config *config, 
   mt_free(token);
 }
 
-enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config, int train,
-                            struct mt_data *data)
+enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config, const char *key,
+                            const char *paths, int shuffled, struct mt_data *data)
 {
-  *data = (struct mt_data){.seed = config->train.seed, .shuffled = train};
-  const char *key = train ? "data.train" : "data.valid",
-             *paths = train ? config->data.train : config->data.valid;
+  *data = (struct mt_data){.seed = config->train.seed, .shuffled = shuffled};
   data->status = mt_tokens_open(key, paths, config->data.format, config->data.seq_length,
                                 config->model.vocab_size, &data->tokens, &data->fault);
   enum mt_status status = mt_data_say(comm, data);

@@ -12,11 +12,11 @@ struct mt_data {
   char *fault;           /* its message, owned */
 };
 
-/* Opens data.train (shuffled) or data.valid (in order) on all ranks. A failure is said once, whoever and
+/* Opens comma-separated files on all ranks; `key` names the option in messages. A failure is said once, whoever and
  * however many see it. Collective; the status is agreed, and so are the files' names and sizes. Close with
  * mt_data_close. */
-enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config, int train,
-                            struct mt_data *data);
+enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config, const char *key,
+                            const char *paths, int shuffled, struct mt_data *data);
 void mt_data_close(struct mt_data *data);
 /* A source that borrows `data`. Its failures are silent until mt_data_say. */
 struct mt_source mt_data_source(struct mt_data *data);

@@ -8,7 +8,7 @@
 #include "io/runlog.h"
 #include "train/data.h"
 #include "train/session.h"
-#include <math.h>
+#include "train/valid.h"
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +38,8 @@ struct run {
   struct mt_session session;
   struct mt_comm *comm;
   const struct mt_config *config;
-  struct mt_data train, valid;
+  struct mt_data train;
+  struct mt_valid valid;
   struct mt_step *step;
   struct mt_runlog *log;
   double started;        /* time of the first step of this process */
@@ -163,33 +164,6 @@ static enum mt_status save(struct run *run)
   return MT_OK;
 }
 
-/* Loss of the whole of data.valid; for bytes also bits per byte, which compares with a compressor. */
-static enum mt_status validate(struct mt_step *step, struct mt_data *data, const struct mt_config *config, struct mt_runlog *log,
-                               int64_t number)
-{
-  double loss, start = mt_time();
-  int64_t n = mt_tokens_samples(data->tokens);
-  if (mt_step_evaluate(step, mt_data_source(data), n, &loss) != MT_OK)
-    return mt_data_say(step->comm, data);
-  double seconds = mt_time() - start, bits = loss / M_LN2;
-  mt_json *json = event("valid");
-  mt_json_set(json, "step", mt_json_integer(number));
-  mt_json_set(json, "loss", mt_json_real(loss));
-  mt_json_set(json, "perplexity", mt_json_real(exp(loss)));
-  if (config->data.format == MT_FORMAT_BYTES)
-    mt_json_set(json, "bits_per_byte", mt_json_real(bits));
-  mt_json_set(json, "sequences", mt_json_integer(n));
-  mt_json_set(json, "seconds", mt_json_real(seconds));
-  mt_runlog_write(log, json);
-  if (config->data.format == MT_FORMAT_BYTES)
-    mt_info("step %lld  validation loss %.4f  bits per byte %.4f  (%lld sequences, %.1f s)", (long long)number, loss, bits,
-            (long long)n, seconds);
-  else
-    mt_info("step %lld  validation loss %.4f  perplexity %.3f  (%lld sequences, %.1f s)", (long long)number, loss, exp(loss),
-            (long long)n, seconds);
-  return MT_OK;
-}
-
 static void log_stop(struct run *run, const char *reason)
 {
   mt_json *json = event("stop");
@@ -225,8 +199,8 @@ static enum mt_status loop(struct run *run)
     progress->updates = run->step->updates;
     log_step(run, result);
     int last = progress->step == config->train.steps;
-    if (run->valid.tokens && config->train.valid_interval > 0 && (last || progress->step % config->train.valid_interval == 0))
-      MT_TRY(validate(run->step, &run->valid, config, run->log, progress->step));
+    if (run->valid.n && config->train.valid_interval > 0 && (last || progress->step % config->train.valid_interval == 0))
+      MT_TRY(mt_valid_run(run->step, &run->valid, config, run->log, progress->step));
     int64_t stop = stop_signal;
     mt_max_int(run->comm, &stop, 1);
     if (stop && !last) {
@@ -256,9 +230,9 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
     status = mt_runlog_open(config->log.dir, &run.log);
   status = mt_agree(comm, status);
   if (status == MT_OK)
-    status = mt_data_open(comm, config, 1, &run.train);
+    status = mt_data_open(comm, config, "data.train", config->data.train, 1, &run.train);
   if (status == MT_OK && *config->data.valid)
-    status = mt_data_open(comm, config, 0, &run.valid);
+    status = mt_valid_open(comm, config, &run.valid);
   if (status == MT_OK)
     status = mt_session_open(comm, config, mt_step_max_B(config, comm), config->data.seq_length, 1, &run.session);
   if (status == MT_OK) {
@@ -273,7 +247,7 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
   }
   mt_session_close(&run.session);
   mt_data_close(&run.train);
-  mt_data_close(&run.valid);
+  mt_valid_close(&run.valid);
   if (comm->rank == 0)
     mt_runlog_close(run.log);
   catch_signals(before, 1);
@@ -282,18 +256,18 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
 
 enum mt_status mt_eval_run(struct mt_comm *comm, const struct mt_config *config)
 {
-  struct mt_data valid = {0};
+  struct mt_valid valid = {0};
   struct mt_session session = {0};
-  enum mt_status status = mt_data_open(comm, config, 0, &valid);
+  enum mt_status status = mt_valid_open(comm, config, &valid);
   if (status == MT_OK)
     status = mt_session_open(comm, config, config->train.micro_batch, config->data.seq_length, 0, &session);
   if (status == MT_OK) {
-    struct mt_step *step = mt_step_new(comm, session.model, config, mt_data_source(&valid));
+    struct mt_step *step = mt_step_new(comm, session.model, config, mt_data_source(&valid.data[0]));
     mt_info("%s", session.from.path);
-    status = validate(step, &valid, config, NULL, session.progress.step);
+    status = mt_valid_run(step, &valid, config, NULL, session.progress.step);
     mt_step_free(step);
   }
   mt_session_close(&session);
-  mt_data_close(&valid);
+  mt_valid_close(&valid);
   return status;
 }
