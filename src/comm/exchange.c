@@ -141,6 +141,9 @@ struct mt_exchange *mt_exchange_new(struct mt_comm *comm, int kind)
   x->by_source = MT_NEW(MT_TAG_COMM, int64_t, (int64_t)x->most_pieces * largest);
   x->by_target = MT_NEW(MT_TAG_COMM, int64_t, (int64_t)x->most_pieces * largest);
   x->cursor = MT_NEW(MT_TAG_COMM, const char *, comm->node_size);
+  /* A first pattern may be empty here: what comes later is then a growth, not a first allocation. */
+  mt_requests_reserve(&x->set, 1);
+  mt_grow(MT_TAG_COMM, (void **)&x->piece, &x->piece_capacity, 1, sizeof *x->piece);
   return x;
 }
 
