@@ -520,6 +520,8 @@ int main(int argc, char **argv)
     status = run_alone(&a);
   } else if (!status) {
     wait_passively(argv);
+    if (a.command->bit == MT_CMD_TRAIN)
+      mt_train_catch_signals();
     status = run_on_ranks(&a, &argc, &argv);
   }
   mt_free(a.overrides);

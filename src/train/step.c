@@ -183,24 +183,32 @@ static void do_reduce(void *self, const struct mt_task *task)
   mt_model_reduce(MODEL(self));
 }
 
-/* One rank says what was not finite: the first that saw it in an activation, else the first that has it in a gradient. */
+/* One rank says what was not finite: the first that saw it in an activation, else the first that has it in a gradient, else
+ * rank 0. */
 static void say_nonfinite(struct mt_step *step)
 {
   const char *gradient = mt_optimizer_find_nonfinite(step->model);
-  int64_t claim = step->bad ? 2 * (int64_t)step->comm->size - step->comm->rank
-                            : gradient ? (int64_t)step->comm->size - step->comm->rank : 0, best = claim;
+  const int64_t P = step->comm->size, rank = step->comm->rank;
+  int64_t claim = (step->bad ? 2 * P : gradient ? P : 0) + P - rank, best = claim;
   mt_max_int(step->comm, &best, 1);
-  const char *what = step->config->train.nonfinite == MT_NONFINITE_SKIP ? "the update is skipped" : "training stops";
-  if (claim != best || !claim)
+  if (claim != best)
     return;
+  char *where = mt_format("step %lld: ", (long long)step->number), *what;
   if (step->bad && step->bad_layer >= 0 && step->bad_layer < step->model->arch.L)
-    mt_warn("step %lld, micro-step %d: not finite: %s of layer %d on rank %d; %s", (long long)step->number, step->bad_micro,
-            step->bad, step->bad_layer, step->comm->rank, what);
+    what = mt_format("%smicro-step %d: found NaN or Inf in %s of layer %d on rank %d", where, step->bad_micro, step->bad,
+                     step->bad_layer, step->comm->rank);
   else if (step->bad)
-    mt_warn("step %lld, micro-step %d: not finite: %s on rank %d; %s", (long long)step->number, step->bad_micro, step->bad,
-            step->comm->rank, what);
+    what = mt_format("%smicro-step %d: found NaN or Inf in %s on rank %d", where, step->bad_micro, step->bad, step->comm->rank);
+  else if (gradient)
+    what = mt_format("%sfound NaN or Inf in the gradient of %s on rank %d", where, gradient, step->comm->rank);
   else
-    mt_warn("step %lld: not finite: gradient of %s on rank %d; %s", (long long)step->number, gradient, step->comm->rank, what);
+    what = mt_format("%sfound NaN or Inf in the loss or the norm of the gradient", where);
+  if (step->config->train.nonfinite == MT_NONFINITE_ABORT)
+    mt_error("%s, expected finite numbers; train.nonfinite = abort", what);
+  else
+    mt_warn("%s, expected finite numbers; the step's update is skipped", what);
+  mt_free(what);
+  mt_free(where);
 }
 
 /* CRC-32C of the global batch: shares are consecutive, so ranks' checksums combine in rank order. */
@@ -240,19 +248,21 @@ static void do_statistics(void *self, const struct mt_task *task)
   struct mt_step *step = self;
   struct mt_model *model = step->model;
   struct mt_step_result *result = &step->result;
-  double sum[4] = {model->loss_sum, model->moe ? model->moe->sums.aux : 0, model->moe ? model->moe->sums.z : 0,
-                   mt_optimizer_sum_squares(model)};
-  mt_sum(step->comm, sum, 4);
+  /* a step whose data could not be read must not be trained on */
+  double sum[5] = {model->loss_sum, model->moe ? model->moe->sums.aux : 0, model->moe ? model->moe->sums.z : 0,
+                   mt_optimizer_sum_squares(model), step->status != MT_OK};
+  mt_sum(step->comm, sum, 5);
   result->ce = sum[0];
   result->aux = sum[1];
   result->z = sum[2];
   result->loss = sum[0] + step->config->model.router_aux_loss_coef * sum[1] + step->config->moe.z_loss * sum[2];
   result->grad_norm = sqrt(sum[3]);
-  result->updated = isfinite(result->loss) && isfinite(result->grad_norm);
+  int finite = isfinite(result->loss) && isfinite(result->grad_norm);
+  result->updated = finite && sum[4] == 0;
   result->dropped = model->moe ? model->moe->sums.dropped : 0;
   result->batch_hash = batch_hash(step);
   rank_loads(step);
-  if (!result->updated)
+  if (!finite)
     say_nonfinite(step);
 }
 

@@ -24,7 +24,7 @@ struct mt_step_result {
   double grad_norm;     /* before clipping */
   double lr;
   int64_t tokens;       /* of the step */
-  int updated;          /* 0: skipped because something was not finite */
+  int updated;          /* 0: skipped because something was not finite, or the data could not be read */
   uint32_t batch_hash;  /* CRC-32C of the token ids (int32, T + 1 a sequence) in sequence order */
   double lane_s[MT_NLANE], wait_s, step_s; /* of the slowest rank */
   int64_t mem_bytes;    /* largest */

@@ -9,29 +9,37 @@
 #include "train/data.h"
 #include "train/session.h"
 #include "train/valid.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t stop_signal;
+static int nowhere = -1; /* /dev/null, opened before it is needed in the handler */
 
+/* A launcher that was told to end the job may read no output any more, and rank 0 may be stuck in writing a line, or be at
+ * the next. Then standard output leads nowhere from now on: a write that was interrupted starts again there. */
 static void on_signal(int number)
 {
+  int error = errno;
+  struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
   stop_signal = number;
+  if (nowhere >= 0 && poll(&out, 1, 0) == 0)
+    dup2(nowhere, STDOUT_FILENO);
+  errno = error;
 }
 
 /* USR1 is what Slurm scripts send before the time limit; TERM comes at the limit itself. */
-static void catch_signals(struct sigaction before[2], int restore)
+void mt_train_catch_signals(void)
 {
-  static const int number[2] = {SIGUSR1, SIGTERM};
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
-  for (int i = 0; i < 2; i++)
-    if (restore)
-      sigaction(number[i], &before[i], NULL);
-    else
-      sigaction(number[i], &action, &before[i]);
+  nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  sigaction(SIGUSR1, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
 }
 
 struct run {
@@ -172,6 +180,15 @@ static void log_stop(struct run *run, const char *reason)
   mt_runlog_write(run->log, json);
 }
 
+/* The end of a run that cannot go on, with `status`: what was trained since the last checkpoint is saved. */
+static enum mt_status leave(struct run *run, const char *reason, enum mt_status status)
+{
+  if (run->session.progress.step > run->first_step)
+    (void)save(run);
+  log_stop(run, reason);
+  return status;
+}
+
 static enum mt_status loop(struct run *run)
 {
   const struct mt_config *config = run->config;
@@ -182,25 +199,21 @@ static enum mt_status loop(struct run *run)
   run->step->updates = progress->updates;
   while (progress->step < config->train.steps) {
     const struct mt_step_result *result = mt_step_run(run->step, progress->step + 1, progress->sequence);
-    if (result->source != MT_OK) {
-      enum mt_status status = mt_data_say(run->comm, &run->train);
-      log_stop(run, "data");
-      return status;
-    }
-    if (!result->updated && config->train.nonfinite == MT_NONFINITE_ABORT) {
-      if (run->comm->rank == 0)
-        mt_error("step %lld: loss or gradient is not finite and train.nonfinite = abort", (long long)progress->step + 1);
-      log_stop(run, "nonfinite");
-      return MT_FAILED;
-    }
+    if (result->source != MT_OK)
+      return leave(run, "data", mt_data_say(run->comm, &run->train));
+    if (!result->updated && config->train.nonfinite == MT_NONFINITE_ABORT) /* the step has said it */
+      return leave(run, "nonfinite", MT_FAILED);
     progress->step++;
     progress->tokens += result->tokens;
     progress->sequence += config->train.global_batch;
     progress->updates = run->step->updates;
     log_step(run, result);
     int last = progress->step == config->train.steps;
-    if (run->valid.n && config->train.valid_interval > 0 && (last || progress->step % config->train.valid_interval == 0))
-      MT_TRY(mt_valid_run(run->step, &run->valid, config, run->log, progress->step));
+    if (run->valid.n && config->train.valid_interval > 0 && (last || progress->step % config->train.valid_interval == 0)) {
+      enum mt_status status = mt_valid_run(run->step, &run->valid, config, run->log, progress->step);
+      if (status != MT_OK)
+        return leave(run, "data", status);
+    }
     int64_t stop = stop_signal;
     mt_max_int(run->comm, &stop, 1);
     if (stop && !last) {
@@ -222,9 +235,6 @@ static enum mt_status loop(struct run *run)
 enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config)
 {
   struct run run = {.comm = comm, .config = config};
-  struct sigaction before[2];
-  stop_signal = 0;
-  catch_signals(before, 0);
   enum mt_status status = MT_OK;
   if (comm->rank == 0)
     status = mt_runlog_open(config->log.dir, &run.log);
@@ -250,7 +260,6 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
   mt_valid_close(&run.valid);
   if (comm->rank == 0)
     mt_runlog_close(run.log);
-  catch_signals(before, 1);
   return status;
 }
 
