@@ -37,6 +37,8 @@ static const struct {
     {{NULL}, {"model.family=mixtral", "train.recompute=true", "parallel.sharding=owner"}},
     {{0, 0, 0, "2,1", "2,2"}, {"model.family=gpt2", "model.decoder_sparse_step=2"}},
     {{NULL}, {"model.family=gpt2", "model.decoder_sparse_step=2", "train.recompute=true"}},
+    {{0, 0, 0, "1,2", "1,3"}, {"model.family=qwen", "model.sliding_window=9", "moe.capacity_factor=1.25"}},
+    {{NULL}, {"model.family=mixtral", "moe.capacity_factor=0.5", "model.num_experts_per_tok=4"}},
 };
 
 START_TEST(test_forecast)

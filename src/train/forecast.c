@@ -63,7 +63,12 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
   bytes[MT_TAG_ACTIVATION] += L * (4 * N * E + 4 * N + 12 * N * K + 4 * (B + 1) * E) + 4 * N * E + 4 * N * K +
                               (B + 1) * (4 * E + 16 * (E + 1));
   /* rows: fixed ones (K a token) and those that arrive */
-  double Q = rows_here(layout, comm, N * K), R = N * K;
+  const double factor = config->moe.capacity_factor, R = N * K;
+  double Q = rows_here(layout, comm, R) * (factor > 0 && factor < 1 ? factor : 1);
+  if (factor > 0) { /* the picks that count */
+    bytes[MT_TAG_ACTIVATION] += L * (8 * N + 16 * R) + 12 * R;
+    bytes[MT_TAG_PLAN] += 16 * P * E;
+  }
   double kept = config->train.recompute ? 1 : L;
   bytes[MT_TAG_ROW] += L * (R * (4 + C * wire)) + R * (4 + 2 * C * wire);
   bytes[MT_TAG_ROW] += L * Q * (8 + 4 * C) + kept * Q * 4 * wide + Q * (C * wire + 4 * C + 4 * F + 4 * wide);
@@ -124,7 +129,8 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
   bytes[MT_TAG_ACTIVATION] += dense > 0 ? 4 * N * ((double)arch.F + wide) : 0;
   bytes[MT_TAG_ACTIVATION] += 4 * rows * (double)arch.V + (arch.rope ? 4 * (double)(arch.Tmax * arch.D) : 0);
   struct mt_device *device; /* for its workspace alone */
-  const struct mt_attention attention = {.B = (int64_t)B, .T = (int64_t)T, .H = arch.H, .KV = arch.KV, .D = arch.D, .causal = 1};
+  const struct mt_attention attention = {.B = (int64_t)B, .T = (int64_t)T, .H = arch.H, .KV = arch.KV, .D = arch.D, .causal = 1,
+                                       .window = arch.window};
   if (status == MT_OK && (status = mt_device_open("cpu", cluster->place[rank].threads, &device)) == MT_OK) {
     bytes[MT_TAG_ACTIVATION] += (double)device->kernels->attention_work(device, &attention);
     device->ops->close(device);
