@@ -57,6 +57,7 @@ static const struct {
     {2, {"train.micro_batch=2", "parallel.exchange=hierarchical"}},
     {2, {"train.micro_batch=2", "parallel.slots=5"}},
     {2, {"train.micro_batch=2", "moe.aux_scope=micro_batch"}},
+    {2, {"train.micro_batch=2", "moe.capacity_factor=0.9"}},
     {2, {"train.micro_batch=2", "parallel.sharding=owner"}},
     {3, {"train.micro_batch=1", "parallel.sharding=node", "parallel.wire=bf16"}},
     /* the last: other slots get the rows in every micro-step, so these grow even under forced balance */

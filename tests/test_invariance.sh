@@ -19,10 +19,12 @@ as_one() {
   unset MOTLEY_NODES
 }
 
-for family in mixtral gpt2; do
+for family in mixtral gpt2 qwen; do
   say "$family"
   # lr such that weights move; more experts than some rank counts, fewer than others
-  config $family "train.steps = 5" "train.lr = 1e-3" "train.warmup = 0" "moe.z_loss = 0.01" "model.router_aux_loss_coef = 0.02" \
+  set -- "train.steps = 5"
+  [ $family != qwen ] || set -- "$@" "model.sliding_window = 7" "moe.capacity_factor = 1.1"
+  config $family "$@" "train.lr = 1e-3" "train.warmup = 0" "moe.z_loss = 0.01" "model.router_aux_loss_coef = 0.02" \
     >c.ini
   rm -rf one
   run 0 1 train c.ini --set log.dir=one
@@ -35,6 +37,10 @@ for family in mixtral gpt2; do
     as_one 4 1,3 parallel.slots=0,5,2,1 parallel.layout=random
     as_one 7 2,1,4 parallel.exchange=hierarchical
     as_one 7 2,1,4 train.micro_batch=3 parallel.slots=3 parallel.exchange=pairwise
+  elif [ $family = qwen ]; then
+    as_one 3 2,1 parallel.layout=random train.micro_batch=1
+    as_one 4 1,3 parallel.sharding=owner train.recompute=true
+    as_one 7 2,1,4 parallel.slots=3 train.micro_batch=3
   else
     as_one 2 1,1 parallel.slots=5
     as_one 3 "" train.micro_batch=3

@@ -25,6 +25,7 @@ static const struct mathematics {
     /* all tokens to the K lowest experts */
     {"mixtral, router 0", "mixtral", ROUTER_ZERO, NULL, NULL, NULL, NULL},
     {"gpt2-odd, router 0", "gpt2-odd", ROUTER_ZERO, NULL, NULL, NULL, NULL},
+    {"qwen-odd, router 0", "qwen-odd", ROUTER_ZERO, NULL, NULL, NULL, NULL},
     /* gpt2: all tokens to the same K experts, whichever those are; mixtral: rows of zeros to the lowest */
     {"gpt2, norm 0", "gpt2", NORM_ZERO, NULL, NULL, NULL, NULL},
     {"mixtral-odd, norm 0", "mixtral-odd", NORM_ZERO, NULL, NULL, NULL, NULL},
@@ -32,6 +33,7 @@ static const struct mathematics {
     {"mixtral, one sequence", "mixtral", AS_IT_IS, "train.global_batch=1", NULL, NULL, NULL},
     {"gpt2-odd, one sequence", "gpt2-odd", AS_IT_IS, "train.global_batch=1", NULL,
      "moe.aux_scope=micro_batch", NULL},
+    {"qwen-odd, one sequence", "qwen-odd", AS_IT_IS, "train.global_batch=1", NULL, NULL, NULL},
     /* fewer rows than experts */
     {"mixtral-odd, one token each", "mixtral-odd", AS_IT_IS, NULL, "data.seq_length=1", NULL, NULL},
     {"gpt2, one token", "gpt2", AS_IT_IS, "train.global_batch=1", "data.seq_length=1",
