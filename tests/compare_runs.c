@@ -262,6 +262,7 @@ static int print_offset(const char *path, const char *name)
 
 int main(int argc, char **argv)
 {
+  H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
   if (argc == 7 && !strcmp(argv[1], "log"))
     return compare_logs(argv[2], argv[3], atoll(argv[4]), atoll(argv[5]), atof(argv[6]));
   if (argc == 5 && !strcmp(argv[1], "weights"))

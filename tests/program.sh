@@ -27,25 +27,26 @@ wrong() {
 }
 right() { passed=$((passed + 1)); }
 
+# Variables of these functions begin with _ (a shell has one set of names).
 # run CODE RANKS ARGS...: the program on so many ranks (0 = without mpirun) must end by itself, with CODE.
 run() {
-  want=$1 ranks=$2
+  _want=$1 _ranks=$2
   shift 2
-  if [ "$ranks" -eq 0 ]; then
+  if [ "$_ranks" -eq 0 ]; then
     timeout -k 5 60 "$motley" "$@" >out 2>err
   else
-    timeout -k 5 60 "$mpirun" -np "$ranks" --bind-to none "$motley" "$@" >out 2>err
+    timeout -k 5 60 "$mpirun" -np "$_ranks" --bind-to none "$motley" "$@" >out 2>err
   fi
-  code=$?
-  if [ $code -eq "$want" ]; then right; else wrong "exit code $code, expected $want: $* on $ranks ranks"; fi
+  _code=$?
+  if [ $_code -eq "$_want" ]; then right; else wrong "exit code $_code, expected $_want: $* on $_ranks ranks"; fi
 }
 # start RANKS ARGS...: the same in the background: $launcher is mpirun's process, which takes signals. Then ended CODE.
 start() {
-  ranks=$1
+  _ranks=$1
   shift
-  started="$* on $ranks ranks"
+  started="$* on $_ranks ranks"
   rm -f launcher
-  timeout -k 5 90 sh -c 'echo $$ >launcher; exec "$@"' - "$mpirun" -np "$ranks" --bind-to none ${options-} "$motley" "$@" \
+  timeout -k 5 90 sh -c 'echo $$ >launcher; exec "$@"' - "$mpirun" -np "$_ranks" --bind-to none ${options-} "$motley" "$@" \
     >out 2>err &
   job=$!
   until [ -s launcher ]; do sleep 0.01; done
@@ -53,39 +54,39 @@ start() {
 }
 ended() {
   wait $job
-  code=$?
-  if [ $code -eq "$1" ]; then right; else wrong "exit code $code, expected $1: $started"; fi
+  _code=$?
+  if [ $_code -eq "$1" ]; then right; else wrong "exit code $_code, expected $1: $started"; fi
 }
 # await TEXT FILE: until FILE holds TEXT, half a minute at most.
 await() {
-  tries=0
+  _tries=0
   until grep -q -e "$1" "$2" 2>/dev/null; do
-    tries=$((tries + 1))
-    [ $tries -le 1500 ] || { wrong "'$1' does not come in $2"; return 1; }
+    _tries=$((_tries + 1))
+    [ $_tries -le 1500 ] || { wrong "'$1' does not come in $2"; return 1; }
     sleep 0.02
   done
 }
 # says COUNT TEXT: so many lines of the last run's output hold TEXT (a basic regular expression).
 says() {
-  found=$(cat out err | grep -c -e "$2")
-  if [ "$found" -eq "$1" ]; then right; else wrong "$found lines with '$2', expected $1"; fi
+  _found=$(cat out err | grep -c -e "$2")
+  if [ "$_found" -eq "$1" ]; then right; else wrong "$_found lines with '$2', expected $1"; fi
 }
 # same LOG|WEIGHTS ARGS...: compare_runs must find them equal; differs: different.
 same() {
   "$compare" "$@" >compared 2>&1
-  code=$?
-  if [ $code -eq 0 ]; then right; else wrong "compare $* (code $code)"; sed 's/^/    /' compared; fi
+  _code=$?
+  if [ $_code -eq 0 ]; then right; else wrong "compare $* (code $_code)"; sed 's/^/    /' compared; fi
   [ -z "${VERBOSE-}" ] || sed 's/^/   /' compared
 }
 differs() {
   "$compare" "$@" >compared 2>&1
-  code=$?
-  if [ $code -eq 1 ]; then right; else wrong "compare $*: expected a difference (code $code)"; sed 's/^/    /' compared; fi
+  _code=$?
+  if [ $_code -eq 1 ]; then right; else wrong "compare $*: expected a difference (code $_code)"; sed 's/^/    /' compared; fi
 }
 # flip FILE OFFSET: changes one byte.
 flip() {
-  byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
-  printf "\\$(printf %o $(((byte + 129) % 256)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+  _byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
+  printf "\\$(printf %o $(((_byte + 129) % 256)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
 }
 # is WHAT FOUND EXPECTED
 is() {

@@ -193,16 +193,16 @@ static void say_nonfinite(struct mt_step *step)
   mt_max_int(step->comm, &best, 1);
   if (claim != best)
     return;
-  char *where = mt_format("step %lld: ", (long long)step->number), *what;
+  char *where = mt_format("step %lld", (long long)step->number), *what;
   if (step->bad && step->bad_layer >= 0 && step->bad_layer < step->model->arch.L)
-    what = mt_format("%smicro-step %d: found NaN or Inf in %s of layer %d on rank %d", where, step->bad_micro, step->bad,
+    what = mt_format("%s, micro-step %d: found NaN or Inf in %s of layer %d on rank %d", where, step->bad_micro, step->bad,
                      step->bad_layer, step->comm->rank);
   else if (step->bad)
-    what = mt_format("%smicro-step %d: found NaN or Inf in %s on rank %d", where, step->bad_micro, step->bad, step->comm->rank);
+    what = mt_format("%s, micro-step %d: found NaN or Inf in %s on rank %d", where, step->bad_micro, step->bad, step->comm->rank);
   else if (gradient)
-    what = mt_format("%sfound NaN or Inf in the gradient of %s on rank %d", where, gradient, step->comm->rank);
+    what = mt_format("%s: found NaN or Inf in the gradient of %s on rank %d", where, gradient, step->comm->rank);
   else
-    what = mt_format("%sfound NaN or Inf in the loss or the norm of the gradient", where);
+    what = mt_format("%s: found NaN or Inf in the loss or the norm of the gradient", where);
   if (step->config->train.nonfinite == MT_NONFINITE_ABORT)
     mt_error("%s, expected finite numbers; train.nonfinite = abort", what);
   else
