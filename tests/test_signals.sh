@@ -55,6 +55,20 @@ for what in train.valid_interval=0 train.valid_interval=1 checkpoint.interval=1;
   goes_on s
 done
 
+say "many signals while the GEMM library computes"
+config mixtral "data.valid = $work/valid.txt" >large.ini
+rm -rf s
+env -u MOTLEY_NODES "$motley" train large.ini --set log.dir=s --set model.hidden_size=256 --set model.intermediate_size=1024 \
+  --set train.global_batch=48 --set train.micro_batch=48 --set train.steps=1000 >out 2>err &
+job=$! started="one rank, signals every 2 ms"
+await "starting from" out
+for i in $(seq 1000); do
+  kill -USR1 $job 2>/dev/null || break
+  sleep 0.002
+done
+ended 75
+run 0 0 inspect s/checkpoints
+
 say "USR1 for one rank alone"
 rm -rf s pids
 mkdir pids

@@ -32,10 +32,17 @@ static void on_signal(int number)
   errno = error;
 }
 
-/* USR1 is what Slurm scripts send before the time limit; TERM comes at the limit itself. */
+/* USR1 is what Slurm scripts send before the time limit; TERM comes at the limit itself.
+ *
+ * The handler runs on a stack of its own: oneDNN's generated code uses the stack pointer as one more register, and a handler
+ * that ran below it would overwrite whatever lies there (seen: a heap in ruins after a few signals). Signals for a process go
+ * to its first thread as long as that does not block them, so it is the only one that needs such a stack. */
 void mt_train_catch_signals(void)
 {
-  struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+  static char own[1 << 16];
+  stack_t stack = {.ss_sp = own, .ss_size = sizeof own};
+  struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
+  MT_CHECK(sigaltstack(&stack, NULL) == 0, "no stack for signals: %s", strerror(errno));
   sigemptyset(&action.sa_mask);
   nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
   sigaction(SIGUSR1, &action, NULL);
