@@ -215,6 +215,7 @@ static void try_nodes(const char *nodes)
     for (enum matrix kind = 0; kind < NMATRIX; kind++) {
       int64_t count[MAX_RANKS][MAX_RANKS];
       fill_matrix(kind, count, width[w] > 1000 ? 5 : 300);
+      mt_exchange_segment = INT64_MAX;
       for (int k = 0; k < NWAY; k++) {
         struct faults faults = {0};
         try_exchange(comm, ordered, exchange[k], count, width[w], ways[k].npiece, &faults);
@@ -227,6 +228,7 @@ static void try_nodes(const char *nodes)
     fill_matrix(SPARSE, count, 60);
     struct faults faults = {0};
     mt_comm_piece = 100;
+    mt_exchange_segment = 130;
     try_exchange(comm, ordered, exchange[k], count, 12, -1, &faults);
     mt_comm_piece = limit;
     check_faults(comm, &faults, "long messages", ways[k].name);

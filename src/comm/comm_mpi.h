@@ -26,6 +26,8 @@ _Noreturn void mt_mpi_failed(const char *file, int line, const char *call, int c
 
 /* The longest message handed to MPI as one, in bytes: MPI counts in int. Tests make it small. */
 extern int64_t mt_comm_piece;
+/* The longest message of an exchange between nodes on a slow network, in bytes (exchange.c). Tests change it. */
+extern int64_t mt_exchange_segment;
 
 /* Processors, as bits. */
 enum { MT_MAX_CPUS = 8192 };

@@ -1,5 +1,6 @@
 /* Predicted costs of ways between nodes; see way.h. */
 #include "comm/way.h"
+#include <stddef.h>
 #include "base/config.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -23,46 +24,93 @@ static int64_t larger(int64_t a, int64_t b)
   return a > b ? a : b;
 }
 
-static int64_t direct_ns(const struct mt_cluster *cluster, const struct mt_way_problem *p)
-{
-  struct mt_link net = mt_link_usual(cluster, MT_LEVEL_NET);
-  int64_t messages = larger(p->most_out, p->most_in);
-  return net.alpha_ns + net.gap_ns * larger(messages - 1, 0) + transfer_ns(p->bytes, net.beta_ps);
-}
-
 /* n messages at once, of so many bytes in all. */
 static int64_t node_ns(const struct mt_link *node, int n, int64_t bytes)
 {
   return n > 0 ? node->alpha_ns + node->gap_ns * (n - 1) + transfer_ns(bytes, node->beta_ps) : 0;
 }
 
-int64_t mt_way_bridged(const struct mt_cluster *cluster, const struct mt_way_problem *p, int npiece,
-                       int spread)
+/* A way in question. */
+struct candidate {
+  int npiece, spread;
+  int64_t messages; /* between the nodes */
+  int64_t ns;       /* predicted time */
+  int64_t work_ns;  /* time of all processors for messages and copies: what computing loses, hidden or not */
+};
+
+static struct candidate directly(const struct mt_cluster *cluster, const struct mt_way_problem *p)
+{
+  struct mt_link net = mt_link_usual(cluster, MT_LEVEL_NET);
+  int64_t most = larger(p->most_out, p->most_in);
+  return (struct candidate){.messages = p->messages,
+                            .ns = net.alpha_ns + net.gap_ns * larger(most - 1, 0) +
+                                  transfer_ns(p->bytes, net.beta_ps),
+                            .work_ns = net.gap_ns * p->messages};
+}
+
+static struct candidate bridged(const struct mt_cluster *cluster, const struct mt_way_problem *p, int npiece,
+                                int spread)
 {
   struct mt_link self = mt_link_usual(cluster, MT_LEVEL_SELF), node = mt_link_usual(cluster, MT_LEVEL_NODE),
                  net = mt_link_usual(cluster, MT_LEVEL_NET);
-  int64_t piece = p->bytes / npiece;
-  int64_t gather = node_ns(&node, p->senders - 1, piece), deal = node_ns(&node, p->receivers - 1, piece);
+  /* A bridge's own rows do not travel in its node; and pieces that are spread, as many as there are receivers or more, go
+   * to nearly one receiver each, which is the bridge. */
+  int64_t piece = p->bytes / npiece, gathered = piece / p->senders * (p->senders - 1);
+  int64_t dealt = spread && npiece >= p->receivers ? 0 : piece / p->receivers * (p->receivers - 1);
+  int64_t gather = node_ns(&node, p->senders - 1, gathered), deal = node_ns(&node, p->receivers - 1, dealt);
   gather += gather ? transfer_ns(piece, self.beta_ps) : 0;
   int64_t out = spread ? (npiece + p->senders - 1) / p->senders : npiece; /* pieces of the busiest bridge */
   int64_t in = spread ? (npiece + p->receivers - 1) / p->receivers : npiece;
   int64_t network = net.alpha_ns + net.gap_ns * (larger(out, in) - 1) + transfer_ns(p->bytes, net.beta_ps);
-  return gather + deal + larger(network, larger(out * gather, in * deal));
+  int64_t copies =
+      transfer_ns(gathered + dealt, node.beta_ps) + (gather ? transfer_ns(piece, self.beta_ps) : 0);
+  return (struct candidate){.npiece = npiece,
+                            .spread = spread,
+                            .messages = npiece,
+                            .ns = gather + deal + larger(network, larger(out * gather, in * deal)),
+                            .work_ns = npiece *
+                                       (net.gap_ns + (p->senders + p->receivers - 2) * node.gap_ns + copies)};
+}
+
+int64_t mt_way_bridged(const struct mt_cluster *cluster, const struct mt_way_problem *p, int npiece,
+                       int spread)
+{
+  return bridged(cluster, p, npiece, spread).ns;
+}
+
+/* Of n >= 1 candidates: the fastest, but what differs by half a latency or a sixty-fourth is below what the numbers
+ * know. Of those the fewest messages, as long as the work is small beside the time; if it is not, the least work. */
+static struct candidate best_of(const struct mt_cluster *cluster, const struct candidate *c, int n)
+{
+  int64_t least = INT64_MAX, half = mt_link_usual(cluster, MT_LEVEL_NET).alpha_ns / 2;
+  for (int i = 0; i < n; i++)
+    least = c[i].ns < least ? c[i].ns : least;
+  const struct candidate *few = NULL, *lazy = NULL;
+  for (int i = 0; i < n; i++) {
+    if (c[i].ns - least > least / 64 + half)
+      continue;
+    if (c[i].work_ns <= c[i].ns / 16 && (!few || c[i].messages < few->messages))
+      few = &c[i];
+    if (!lazy || c[i].work_ns < lazy->work_ns)
+      lazy = &c[i];
+  }
+  return few ? *few : *lazy;
 }
 
 struct mt_way mt_way_choose(const struct mt_cluster *cluster, const struct mt_way_problem *problem, int kind,
                             int most)
 {
-  struct mt_way best = {0, 0, direct_ns(cluster, problem), INT64_MAX};
+  struct candidate c[1 + 2 * 32];
+  int n = 0;
+  c[n++] = directly(cluster, problem);
   for (int spread = 0; spread <= 1; spread++)
-    for (int n = 1; n <= most; n *= 2) {
-      int64_t ns = mt_way_bridged(cluster, problem, n, spread);
-      if (ns < best.bridged_ns)
-        best = (struct mt_way){n, spread, best.direct_ns, ns};
-    }
-  if (kind == MT_EXCHANGE_PAIRWISE || (kind == MT_EXCHANGE_AUTO && best.direct_ns <= best.bridged_ns))
-    best.npiece = best.spread = 0;
-  return best;
+    for (int npiece = 1; npiece <= most; npiece *= 2)
+      c[n++] = bridged(cluster, problem, npiece, spread);
+  struct candidate over_bridges = best_of(cluster, c + 1, n - 1);
+  struct candidate chosen = kind == MT_EXCHANGE_PAIRWISE       ? c[0]
+                            : kind == MT_EXCHANGE_HIERARCHICAL ? over_bridges
+                                                               : best_of(cluster, c, n);
+  return (struct mt_way){chosen.npiece, chosen.spread, c[0].ns, over_bridges.ns};
 }
 
 char *mt_way_explain(const struct mt_cluster *cluster, int kind, int64_t rows, int64_t width)
@@ -79,6 +127,7 @@ char *mt_way_explain(const struct mt_cluster *cluster, int kind, int64_t rows, i
       struct mt_way_problem problem = {.senders = cluster->node_first[p + 1] - cluster->node_first[p],
                                        .receivers = cluster->node_first[q + 1] - cluster->node_first[q]};
       problem.bytes = rows * width / cluster->nplace * problem.senders * problem.receivers;
+      problem.messages = (int64_t)problem.senders * problem.receivers;
       problem.most_out = problem.receivers;
       problem.most_in = problem.senders;
       struct mt_way way = mt_way_choose(cluster, &problem, kind, MT_MOST_PIECES);

@@ -11,8 +11,9 @@
  *              for the messages; network = alpha_net + gap_net * (pieces - 1) + beta_net * bytes
  *
  * In more pieces the work in the nodes overlaps with the network. One bridge on each side is enough as long as
- * its work is hidden; fewer connections at once also means fewer packets lost in a crowded switch. Else the
- * pieces are spread over all ranks of both nodes.
+ * its work is hidden; else the pieces are spread over all ranks of both nodes. Of ways that cost nearly the same,
+ * the one with the fewest messages is taken (many connections at once overflow switches, and a lost packet costs
+ * more than all of this), unless its copies would take much of the processors' time from computing.
  * The trap: the result must be the same wherever it is computed: integers only. The bits of what is exchanged
  * do not depend on it. */
 #ifndef MT_WAY_H
@@ -26,6 +27,7 @@ enum { MT_MOST_PIECES = 64 };
 struct mt_way_problem {
   int senders, receivers;
   int64_t bytes;
+  int64_t messages;          /* pairs of ranks that have any rows */
   int64_t most_out, most_in; /* most partners of a rank of the one and of the other node */
 };
 

@@ -31,8 +31,8 @@ static const struct {
   int kind, npiece, spread;
 } algorithms[NALGORITHM] = {{"MPI_Alltoallv", 0, 0, 0},
                             {"pairwise", MT_EXCHANGE_PAIRWISE, 0, 0},
-                            {"1 bridge", MT_EXCHANGE_HIERARCHICAL, 1, 0},
-                            {"4 bridges", MT_EXCHANGE_HIERARCHICAL, 4, 1},
+                            {"1 bridge, 1 piece", MT_EXCHANGE_HIERARCHICAL, 1, 0},
+                            {"4 pieces, spread", MT_EXCHANGE_HIERARCHICAL, 4, 1},
                             {"bridges by cost", MT_EXCHANGE_HIERARCHICAL, 0, 0},
                             {"auto", MT_EXCHANGE_AUTO, 0, 0}};
 
@@ -132,6 +132,7 @@ static double predict(const struct bench *b, enum algorithm a)
           problem.bytes += rows_between(b, s, d) * b->width;
           n += rows_between(b, s, d) > 0;
         }
+        problem.messages += n;
         problem.most_out = n > problem.most_out ? n : problem.most_out;
       }
       for (int d = first[q]; d < first[q + 1]; d++) {
@@ -202,9 +203,14 @@ static enum mt_status try_all(struct bench *b, struct traffic traffic[NALGORITHM
     traffic[a].predicted_s = a == FLAT ? 0 : predict(b, a);
   }
   mt_free(right);
-  /* MPI's messages are not ours to count: one for each pair of ranks, as pairwise. */
-  traffic[FLAT] = traffic[PAIRWISE];
-  traffic[FLAT].predicted_s = 0;
+  /* MPI's messages are not ours to count: one for each pair of ranks at least. */
+  traffic[FLAT] = (struct traffic){.predicted_s = 0};
+  for (int s = 0; s < comm->size; s++)
+    for (int d = 0; d < comm->size; d++) {
+      enum mt_level level = mt_cluster_level(comm->cluster, s, d);
+      traffic[FLAT].messages[level] += rows_between(b, s, d) > 0;
+      traffic[FLAT].bytes[level] += (double)(rows_between(b, s, d) * b->width);
+    }
   return mt_agree(comm, status);
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Several hosts on one Linux machine, to test what crosses a network: each host is a network namespace with one interface on
-# a common switch, its sending rate limited by a token bucket, and a host name of its own, by which MPI tells hosts apart.
+# a common switch, its rate both ways limited by token buckets, and a host name of its own, by which MPI tells hosts apart.
 #
 #   cluster.sh up N [RATE]        make hosts n1..nN at 10.99.0.1..N; RATE as tc writes it (1gbit, 500mbit)
 #   cluster.sh rate HOST RATE     change one host's rate (a slow link)
@@ -19,7 +19,10 @@ on() {
   shift
   exec nsenter --net="/run/netns/$cluster-$host" unshare --uts sh -c 'hostname "$0"; exec "$@"' "$host" "$@"
 }
-limit() { ip netns exec "$cluster-$1" tc qdisc replace dev "e${1#n}" root tbf rate "$2" burst 512kb latency 20ms; }
+limit() {
+  ip netns exec "$cluster-$1" tc qdisc replace dev "e${1#n}" root tbf rate "$2" burst 512kb latency 20ms
+  ip netns exec "$cluster-sw" tc qdisc replace dev "p${1#n}" root tbf rate "$2" burst 512kb latency 20ms
+}
 case ${1-} in
 up)
   ip netns add "$cluster-sw"
