@@ -20,6 +20,7 @@ enum mt_nonfinite { MT_NONFINITE_SKIP, MT_NONFINITE_ABORT };
 enum mt_sharding { MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER };
 enum mt_wire { MT_WIRE_F32, MT_WIRE_BF16 };
 enum mt_exchange_kind { MT_EXCHANGE_AUTO, MT_EXCHANGE_PAIRWISE, MT_EXCHANGE_HIERARCHICAL };
+enum mt_measure_when { MT_MEASURE_AUTO, MT_MEASURE_ON, MT_MEASURE_OFF };
 enum mt_layout_policy {
   MT_LAYOUT_STATIC,
   MT_LAYOUT_RANDOM /* tests: another random layout every micro-step */
@@ -97,6 +98,7 @@ struct mt_config {
     char *slots; /* "" = by the layout policy, "n" or "n0,n1,..." one per rank */
     enum mt_layout_policy layout;
     enum mt_exchange_kind exchange;
+    enum mt_measure_when measure; /* auto: where the exchange is chosen by cost, between nodes */
     char *device; /* auto | cpu */
   } parallel;
   struct {

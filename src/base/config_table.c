@@ -131,6 +131,9 @@ const struct mt_option mt_options[] = {
   CHOICE(train, nonfinite, "skip|abort", COURSE, .fallback = "skip", .help = "what to do with a step that has NaN or Inf")
 
   CHOICE(parallel, sharding, "full|node|owner", .need = MT_NEED_EXPERTS, .fallback = "full", .help = "ranks over which an expert's master weights are cut")
+  CHOICE(parallel, measure, "auto|on|off", .fallback = "auto",
+         .help = "measure speeds and links at start, unless a checkpoint of the same places has them (auto: if exchange = "
+                 "auto has nodes to choose between)")
   CHOICE(parallel, wire, "f32|bf16", .need = MT_NEED_EXPERTS, .fallback = "f32", .help = "type of token rows between ranks")
   {.section = "parallel", .key = "slots", .type = MT_OPTION_COUNTS, .offset = AT(parallel.slots), .high = 1 << 16,
    .need = MT_NEED_EXPERTS, .fallback = "", .derived = "by the layout",

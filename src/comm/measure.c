@@ -10,7 +10,7 @@
 enum { MOST_TIMES = 24 };
 /* The longest messages in bytes: what a node sends, and what a rank sends within one, where rows come in no
  * larger pieces. */
-static const int64_t LONGEST = (int64_t)16 << 20, LONGEST_NEAR = (int64_t)2 << 20;
+static const int64_t LONGEST = (int64_t)8 << 20, LONGEST_NEAR = (int64_t)2 << 20;
 static const double LONG_ENOUGH = 50e-3; /* seconds that the longest message shall take */
 
 /* ---- numbers ---- */
@@ -302,6 +302,14 @@ static void measure_links(struct mt_comm *comm)
   mt_free(b.send);
   mt_free(b.recv);
   mt_requests_free(&b.set);
+}
+
+void mt_measured_copy(struct mt_cluster *to, const struct mt_cluster *from)
+{
+  MT_CHECK(to->nplace == from->nplace, "%d places, measured were %d", to->nplace, from->nplace);
+  for (int p = 0; p < to->nplace; p++)
+    to->place[p].speed = from->place[p].speed;
+  memcpy(to->link, from->link, sizeof to->link);
 }
 
 void mt_measured_share(struct mt_comm *comm)

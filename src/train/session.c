@@ -2,6 +2,8 @@
 #include "train/session.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/measure.h"
+#include "comm/way.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +59,53 @@ static enum mt_status load_weights(struct mt_session *session, int training)
   return MT_OK;
 }
 
+/* Speeds and links, if anything is decided by them. Those that a checkpoint of the same places brought stay. */
+static void measure(const struct mt_session *session)
+{
+  struct mt_comm *comm = session->comm;
+  const struct mt_config *config = session->config;
+  int wanted = config->parallel.measure == MT_MEASURE_ON ||
+               (config->parallel.measure == MT_MEASURE_AUTO && comm->nnode > 1 && config->model.num_local_experts > 0 &&
+                config->parallel.exchange == MT_EXCHANGE_AUTO);
+  if (!wanted)
+    return;
+  double start = mt_time();
+  int stored = mt_measured(comm->cluster);
+  if (!stored)
+    mt_measure(comm, session->device);
+  const struct mt_link *node = &comm->cluster->link[MT_LEVEL_NODE], *net = &comm->cluster->link[MT_LEVEL_NET];
+  int64_t low = INT64_MAX, high = 0;
+  for (int p = 0; p < comm->size; p++) {
+    int64_t speed = comm->cluster->place[p].speed;
+    low = speed < low ? speed : low;
+    high = speed > high ? speed : high;
+  }
+  struct mt_text_buffer line = {0};
+  if (node->beta_ps)
+    mt_text_add(&line, "; in a node %.2f us, %.3g GB/s", 1e-3 * (double)node->alpha_ns, 1e3 / (double)node->beta_ps);
+  if (net->beta_ps)
+    mt_text_add(&line, "; between nodes %.2f us, %.3g GB/s", 1e-3 * (double)net->alpha_ns, 1e3 / (double)net->beta_ps);
+  if (stored)
+    mt_text_add(&line, "; as %s has it", session->from.path);
+  else
+    mt_text_add(&line, "; took %.1f s", mt_time() - start);
+  mt_info("measured: %.3g to %.3g GFLOP/s a rank%s", 1e-3 * (double)low, 1e-3 * (double)high, line.text);
+  mt_free(line.text);
+}
+
+/* What parallel.exchange comes to at the sizes of a full micro-step. */
+static void say_exchange(const struct mt_session *session, int64_t max_B, int64_t T)
+{
+  const struct mt_config *config = session->config;
+  if (!session->model->moe || session->comm->rank != 0)
+    return;
+  int64_t rows = max_B * T * config->model.num_experts_per_tok;
+  int64_t width = config->model.hidden_size * (config->parallel.wire == MT_WIRE_BF16 ? 2 : 4);
+  char *text = mt_way_explain(session->comm->cluster, (int)config->parallel.exchange, rows, width);
+  mt_info("%s", text);
+  mt_free(text);
+}
+
 /* Unlike ranks compute with unlike kernels: which ones is said once, with the ranks of each. */
 static void say_kernels(const struct mt_session *session)
 {
@@ -89,6 +138,8 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
       mt_agree(comm, mt_device_open(name, comm->cluster->place[comm->rank].threads, &session->device));
   if (status == MT_OK)
     status = find_weights(session, training);
+  if (status == MT_OK && training)
+    measure(session);
   if (status == MT_OK)
     status = mt_model_new(comm, session->device, config, max_B, T, training, &session->model);
   if (status == MT_OK)
@@ -100,6 +151,7 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
   session->progress = session->from.progress;
   if (training) {
     say_kernels(session);
+    say_exchange(session, max_B, T);
     warn_of_later(session);
   }
   mt_model_publish(session->model);

@@ -3,6 +3,7 @@
 #include "train/state.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "comm/measure.h"
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -180,6 +181,8 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   if (text && mt_json_parse("/state/cluster", text, &json) == MT_OK) {
     if (mt_cluster_from_json("/state/cluster", json, &cluster) == MT_OK) {
       match = mt_cluster_same(cluster, comm->cluster);
+      if (match)
+        mt_measured_copy(comm->cluster, cluster);
       mt_cluster_free(cluster);
     }
     mt_json_free(json);
@@ -241,6 +244,7 @@ enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *confi
     told.same = match;
   }
   mt_bcast(comm, &told, sizeof told, 0);
+  mt_measured_share(comm);
   mt_checkpoint_free_texts(&file);
   resume->progress = told.progress;
   resume->same = (int)told.same;

@@ -28,7 +28,8 @@ struct mt_resume {
 /* Finds the checkpoint that checkpoint.resume names and reads its state; its configuration must describe the same model
  * (MT_USAGE if not). With auto, damaged files are passed over for older ones, and `before` becomes the step of the found
  * one: if loading shows that it is damaged too, another call finds the next. MT_CORRUPT if none of them can be used;
- * MT_USAGE if a path is not there. Collective, agreed. */
+ * MT_USAGE if a path is not there. If it was written in the same places, what was measured then is put into
+ * comm->cluster. Collective, agreed. */
 enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, struct mt_resume *resume);
 /* Fills master weights (and moments, if training) from a file; the caller publishes. With resume = auto a damaged file is
  * only warned of. Collective, agreed. */
