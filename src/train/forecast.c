@@ -150,6 +150,39 @@ static int64_t total(const int64_t bytes[MT_NTAG])
   return sum;
 }
 
+/* Ranks alike in all that their memory mostly depends on. */
+struct like {
+  int node_size, slots, threads;
+  int64_t B;
+};
+enum { EXACT = 64, LIKE = 256 };
+
+/* Ranks of a small cluster one by one; of a large one, one of each kind stands for the others, since a plan for each of
+ * thousands takes minutes (they differ in staging alone: who is bridge or home of a little more). */
+static enum mt_status forecast_rank(const struct mt_config *config, const struct mt_cluster *cluster, int r, const int *slots,
+                                    struct like *like, int64_t (*known)[MT_NTAG], int *nlike, int64_t bytes[MT_NTAG])
+{
+  struct mt_comm comm = {.rank = r, .size = cluster->nplace};
+  int q = cluster->node_of[r];
+  struct like this;
+  memset(&this, 0, sizeof this);
+  this.node_size = cluster->node_first[q + 1] - cluster->node_first[q];
+  this.slots = slots[r];
+  this.threads = cluster->place[r].threads;
+  this.B = mt_step_max_B(config, &comm);
+  for (int i = 0; i < *nlike && cluster->nplace > EXACT; i++)
+    if (!memcmp(&like[i], &this, sizeof this)) {
+      memcpy(bytes, known[i], sizeof(int64_t) * MT_NTAG);
+      return MT_OK;
+    }
+  MT_TRY(mt_forecast(config, cluster, r, bytes));
+  if (*nlike < LIKE) {
+    like[*nlike] = this;
+    memcpy(known[(*nlike)++], bytes, sizeof(int64_t) * MT_NTAG);
+  }
+  return MT_OK;
+}
+
 enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt_cluster *cluster)
 {
   int64_t most[MT_NTAG] = {0}, least[MT_NTAG] = {0}, need[cluster->nnode];
@@ -164,9 +197,15 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
   mt_params_free(&params);
   mt_free(arch.block);
   memset(need, 0, sizeof need);
+  struct like like[LIKE];
+  int64_t known[LIKE][MT_NTAG];
+  int nlike = 0, slots[cluster->nplace];
+  memset(slots, 0, sizeof slots);
+  if (config->model.num_local_experts > 0)
+    MT_TRY(mt_layout_slots(config->parallel.slots, (int)config->model.num_local_experts, cluster->nplace, slots));
   for (int r = 0; r < cluster->nplace; r++) {
     int64_t bytes[MT_NTAG];
-    MT_TRY(mt_forecast(config, cluster, r, bytes));
+    MT_TRY(forecast_rank(config, cluster, r, slots, like, known, &nlike, bytes));
     need[cluster->node_of[r]] += total(bytes);
     if (!r || total(bytes) > total(most)) {
       memcpy(most, bytes, sizeof most);
