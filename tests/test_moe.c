@@ -66,6 +66,31 @@ START_TEST(test_repeated)
 }
 END_TEST
 
+/* Loads and rows of experts count all micro-steps. Without replicas a rank's rows are those of its experts.
+ */
+START_TEST(test_load)
+{
+  struct model_case *c = model_case_open(_i ? "gpt2" : "mixtral", ragged(), "cpu", 1, 1, 0, 1,
+                                         (const char *[]){"train.micro_batch=1"});
+  const int E = c->model->params.nexpert, P = c->comm->size;
+  const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
+  for (int l = 0; l < c->model->params.nmoe; l++) {
+    const struct mt_layout *layout = c->model->moe->layer[l].layout;
+    int64_t most = 0, sum = 0;
+    for (int r = 0; r < P; r++) {
+      int64_t rows = 0;
+      for (int s = layout->slot_first[r]; s < layout->slot_first[r + 1]; s++)
+        rows += result->per_expert[l * E + layout->slot_expert[s]];
+      sum += rows;
+      most = rows > most ? rows : most;
+    }
+    ck_assert_int_eq(sum, result->tokens * c->model->moe->K);
+    ck_assert_double_eq_tol(result->load[l], (double)most * P / (double)sum, 1e-12);
+  }
+  model_case_close(c);
+}
+END_TEST
+
 /* Pooled over micro-steps of one sequence, the balance loss is the mean of the sequences' own. */
 START_TEST(test_pooled)
 {
@@ -128,6 +153,7 @@ int main(int argc, char **argv)
   TCase *tests = tcase_create("moe");
   tcase_set_timeout(tests, 0);
   tcase_add_test(tests, test_repeated);
+  tcase_add_loop_test(tests, test_load, 0, 2);
   tcase_add_loop_test(tests, test_pooled, 0, 2);
   tcase_add_test(tests, test_layouts_change);
   suite_add_tcase(suite, tests);
