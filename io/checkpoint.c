@@ -311,6 +311,17 @@ static char *write_data(struct mt_comm *comm, const struct mt_checkpoint *checkp
   return mt_pieces_write(save->temporary, *n, *piece);
 }
 
+enum mt_status mt_checkpoint_prepare(struct mt_comm *comm, const char *dir)
+{
+  char *reason = NULL;
+  if (comm->rank == 0) {
+    reason = mt_checkpoint_folder_make(dir);
+    if (!reason && access(dir, W_OK | X_OK) != 0)
+      reason = mt_format("the folder cannot be written: %s", strerror(errno));
+  }
+  return settle(comm, MT_FAILED, dir, reason);
+}
+
 enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int keep,
                                   const struct mt_checkpoint *checkpoint, int64_t *bytes)
 {

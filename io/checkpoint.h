@@ -44,6 +44,9 @@ struct mt_checkpoint {
   struct mt_text *text;
 };
 
+/* Makes dir (and its parents) if needed and sees whether a file could be made in it, so that a run knows before its first
+ * step. Collective, agreed, said once: MT_FAILED. */
+enum mt_status mt_checkpoint_prepare(struct mt_comm *comm, const char *dir);
 /* Saves into dir (made if needed, with its parents), keeps the newest `keep` complete files (0 = all; the one
  * just written counts as the newest, whatever its step), replaces a file of the same step. *bytes gets the
  * file's size. Collective. A failure (full disk, no permission, a file where the folder should be) is said

@@ -4,6 +4,7 @@ set -u
 motley=${MOTLEY-$(cd "${builddir-.}" && pwd)/motley}
 compare=$(cd "${builddir-.}" && pwd)/tests/compare_runs
 mpirun=${MOTLEY_MPIRUN-mpirun}
+here=$PWD # where the test was started; relative names of sources are from here
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism-none}

@@ -53,7 +53,7 @@ for case in "mixtral 4 1,3" "gpt2 1 1" "mixtral 7 2,1,4"; do
   rm -rf first
   MOTLEY_FAIL=nan:1
   run 1 "$ranks" train c.ini --set log.dir=first --set train.nonfinite=abort
-  gone first/checkpoints
+  is "checkpoints" "$(checkpoints first)" ""
   unset MOTLEY_FAIL
   for run in gone early; do
     run 0 "$ranks" train c.ini --set log.dir=$run --set train.nonfinite=abort

@@ -41,7 +41,12 @@ static enum mt_status find_weights(struct mt_session *session, int training)
 {
   session->from.before = INT64_MAX;
   MT_TRY(mt_state_find(session->comm, session->config, &session->from));
-  return session->from.path || training ? MT_OK : say_no_weights(session);
+  if (!training)
+    return session->from.path ? MT_OK : say_no_weights(session);
+  char *dir = mt_state_dir(session->config);
+  enum mt_status status = mt_checkpoint_prepare(session->comm, dir);
+  mt_free(dir);
+  return status;
 }
 
 /* What was found is known to be damaged only when it is read; then, with resume = auto, the next older one's
