@@ -70,6 +70,18 @@ same weights long/checkpoints/step-00000012.h5 short/checkpoints/step-00000012.h
 is "learning rates" "$("$compare" steps long/log.jsonl lr | awk '{ printf "%s%.5f", (NR > 1 ? " " : ""), $2 }')" \
   "0.00075 0.00150 0.00225 0.00300 0.00286 0.00245 0.00187 0.00123 0.00065 0.00024 0.00010 0.00010"
 is "hashes all differ" "$("$compare" steps long/log.jsonl batch_hash | cut -d ' ' -f 2 | sort -u | wc -l | tr -d ' ')" 12
+say "what changes the course, or the bits, is said"
+run 0 2 train c.ini --set log.dir=short --set train.steps=13 --set train.micro_batch=3
+says 1 "after step 12 (other ranks, places or settings: goes on up to rounding)"
+says 0 "warning:"
+run 0 2 train c.ini --set log.dir=short --set train.steps=14 --set train.lr=1e-3
+says 1 "warning: .* was made with other settings, the new ones hold from here: train.lr (checkpoint 0.003, now 0.001)"
+run 0 2 train c.ini --set log.dir=moving --set train.decay_steps=0 --set train.steps=5
+run 0 2 train c.ini --set log.dir=moving --set train.decay_steps=0 --set train.steps=6
+says 1 "warning: .* train.steps (checkpoint 5, now 6), where the learning rate's decay ends"
+says 0 "bit for bit"
+rm -rf short
+run 0 2 train c.ini --set log.dir=short
 run 0 2 train c.ini --set log.dir=short
 says 1 "nothing to do: train.steps is 12; raise it to train further"
 is "no new step" "$(grep -c '"event": "step"' short/log.jsonl)" 12

@@ -13,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The prompt's tokens: *n of them in token[capacity]; decided by rank 0. */
-static enum mt_status read_prompt(const struct mt_config *config, int32_t *token, int64_t capacity, int64_t *n)
+/* The prompt's tokens: *n of them in token[length of the prompt]; decided by rank 0. */
+static enum mt_status read_prompt(const struct mt_config *config, int32_t *token, int64_t *n)
 {
   const char *prompt = config->generate.prompt;
   *n = 0;
   if (config->data.format == MT_FORMAT_BYTES) {
-    for (const char *at = prompt; *at && *n < capacity; at++)
+    for (const char *at = prompt; *at; at++)
       token[(*n)++] = (unsigned char)*at;
   } else {
     for (const char *at = prompt; *at;) {
@@ -32,8 +32,7 @@ static enum mt_status read_prompt(const struct mt_config *config, int32_t *token
                  (long long)config->model.vocab_size - 1);
         return MT_USAGE;
       }
-      if (*n < capacity)
-        token[(*n)++] = (int32_t)id;
+      token[(*n)++] = (int32_t)id;
       at = *end ? end + 1 : end;
     }
   }
@@ -88,21 +87,29 @@ static enum mt_status generate(struct mt_session *session, int64_t T)
   int64_t n = 0;
   int32_t *token = model->host_token; /* rank 0's window */
   enum mt_status status = MT_OK;
-  if (comm->rank == 0)
-    status = read_prompt(config, token, T, &n);
+  if (comm->rank == 0) {
+    int32_t *prompt = MT_NEW(MT_TAG_MISC, int32_t, strlen(config->generate.prompt));
+    status = read_prompt(config, prompt, &n);
+    if (status == MT_OK) {
+      show(config, prompt, n, 1);
+      int64_t kept = n < T ? n : T; /* the newest */
+      memcpy(token, prompt + n - kept, sizeof(int32_t) * (size_t)kept);
+      n = kept;
+    }
+    mt_free(prompt);
+  }
   MT_TRY(mt_agree(comm, status));
-  show(config, token, n, 1);
   float *logits = MT_NEW(MT_TAG_MISC, float, V);
   struct mt_candidate *work = MT_NEW(MT_TAG_MISC, struct mt_candidate, V);
   const struct mt_sampling sampling = {config->generate.temperature, config->generate.top_k, config->generate.top_p};
   for (int64_t i = 0; i < config->generate.length; i++) {
-    if (comm->rank == 0 && n == T) {
-      memmove(token, token + T - T / 2, sizeof(int32_t) * (size_t)(T / 2));
-      n = T / 2;
-    }
     forward(model, ((int64_t)1 << 41) + i);
     if (comm->rank == 0) {
       mt_model_logits(model, n - 1, 1, logits);
+      if (n == T) {
+        memmove(token, token + T - T / 2, sizeof(int32_t) * (size_t)(T / 2));
+        n = T / 2;
+      }
       token[n++] = mt_sample(logits, V, &sampling,
                              mt_random_uniform((uint64_t)config->generate.seed, MT_STREAM_SAMPLE, (uint64_t)i), work);
       show(config, token + n - 1, 1, 0);

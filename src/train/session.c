@@ -40,7 +40,7 @@ static void warn_of_later(const struct mt_session *session)
 static enum mt_status find_weights(struct mt_session *session, int training)
 {
   session->from.before = INT64_MAX;
-  MT_TRY(mt_state_find(session->comm, session->config, &session->from));
+  MT_TRY(mt_state_find(session->comm, session->config, training, &session->from));
   if (!training)
     return session->from.path ? MT_OK : say_no_weights(session);
   char *dir = mt_state_dir(session->config);
@@ -58,7 +58,7 @@ static enum mt_status load_weights(struct mt_session *session, int training)
         mt_state_load(session->comm, session->model, session->config, session->from.path, training);
     if (status != MT_CORRUPT || strcmp(session->config->checkpoint.resume, "auto"))
       return status;
-    MT_TRY(mt_state_find(session->comm, session->config, &session->from));
+    MT_TRY(mt_state_find(session->comm, session->config, training, &session->from));
   }
   mt_model_init(session->model, (uint64_t)session->config->train.seed);
   return MT_OK;

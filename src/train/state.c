@@ -135,7 +135,7 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
 }
 
 /* What the file says besides weights; decided by rank 0 alone, since all have the same texts. */
-static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *config, const char *path,
+static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *config, int training, const char *path,
                                   const struct mt_checkpoint *file, struct mt_progress *progress, int *same)
 {
   const char *ini = mt_checkpoint_text(file, "/config/ini"), *text = mt_checkpoint_text(file, "/state/progress");
@@ -154,9 +154,18 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   if (difference) {
     mt_error("%s: the checkpoint holds another model: %s", path, difference);
     status = MT_USAGE;
-  } else if ((difference = mt_config_difference(&stored, config)))
-    mt_warn("%s was made with other settings, the new ones hold from here: %s", path, difference);
-  *same = !difference && !strcmp(stored.parallel.slots, config->parallel.slots) &&
+  } else {
+    /* The first difference: sections come in the order model, moe, data, train, and only the first two change what a model
+     * says of a text. */
+    difference = mt_config_difference(&stored, config);
+    if (!difference && config->train.schedule != MT_SCHEDULE_CONSTANT && !config->train.decay_steps &&
+        stored.train.steps != config->train.steps)
+      difference = mt_format("train.steps (checkpoint %lld, now %lld), where the learning rate's decay ends",
+                             (long long)stored.train.steps, (long long)config->train.steps);
+    if (difference && (training || !strncmp(difference, "mo", 2)))
+      mt_warn("%s was made with other settings, the new ones hold from here: %s", path, difference);
+  }
+  *same = !difference && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
           stored.parallel.layout == config->parallel.layout && stored.parallel.wire == config->parallel.wire &&
           stored.parallel.sharding == config->parallel.sharding;
   mt_free(difference);
@@ -220,7 +229,7 @@ static enum mt_status find_path(struct mt_comm *comm, const struct mt_config *co
   return mt_agree(comm, status);
 }
 
-enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, struct mt_resume *resume)
+enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, int training, struct mt_resume *resume)
 {
   struct mt_checkpoint file = {0};
   enum mt_status status;
@@ -240,7 +249,7 @@ enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *confi
   } told = {{0}, 0, MT_OK};
   if (comm->rank == 0) {
     int match = 0;
-    told.status = check_state(comm, config, resume->path, &file, &told.progress, &match);
+    told.status = check_state(comm, config, training, resume->path, &file, &told.progress, &match);
     told.same = match;
   }
   mt_bcast(comm, &told, sizeof told, 0);

@@ -30,7 +30,7 @@ struct mt_resume {
  * one: if loading shows that it is damaged too, another call finds the next. MT_CORRUPT if none of them can be used;
  * MT_USAGE if a path is not there. If it was written in the same places, what was measured then is put into
  * comm->cluster. Collective, agreed. */
-enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, struct mt_resume *resume);
+enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, int training, struct mt_resume *resume);
 /* Fills master weights (and moments, if training) from a file; the caller publishes. With resume = auto a damaged file is
  * only warned of. Collective, agreed. */
 enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config, const char *path,
