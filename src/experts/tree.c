@@ -130,9 +130,16 @@ static const struct mt_part *part_of(const struct mt_tree *tree, int item)
  * consecutive blocks, rotated by the item. */
 static int home_of(const struct mt_tree *tree, int item, int r, int h, const int *rank)
 {
-  for (int k = 0; k < h; k++)
-    if (rank[k] == r)
+  int low = 0, high = h; /* holders ascend */
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (rank[middle] == r)
       return r;
+    if (rank[middle] < r)
+      low = middle + 1;
+    else
+      high = middle;
+  }
   int i = item % tree->cut->npart;
   return rank[(tree->ordinal[i * tree->comm->size + r] * (int64_t)h / tree->owners[i] + item) % h];
 }
