@@ -375,9 +375,13 @@ static char *find_newest(const char *dir, int64_t *before, char **reason)
     struct mt_checkpoint_file file;
     char *bad = mt_checkpoint_file_read(found = mt_checkpoint_path(dir, step[i]), &file);
     if (!bad) {
+      int64_t stored = file.step;
       mt_checkpoint_file_free(&file);
-      *before = step[i];
-      break;
+      if (stored == step[i]) {
+        *before = step[i];
+        break;
+      }
+      bad = mt_format("its name says step %lld, it holds step %lld", (long long)step[i], (long long)stored);
     }
     mt_warn("checkpoint %s is skipped: %s", found, bad);
     mt_free(bad);

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,6 +71,18 @@ enum mt_status mt_runlog_open(const char *dir, struct mt_runlog **log)
     mt_error("log.dir: cannot write %s: %s", path, strerror(errno));
     mt_free(path);
     return MT_FAILED;
+  }
+  /* A job that was killed a moment ago may need a few seconds to be gone. */
+  int locked = flock(fd, LOCK_EX | LOCK_NB);
+  for (int i = 0; i < 50 && locked != 0 && errno == EWOULDBLOCK; i++) {
+    usleep(100000);
+    locked = flock(fd, LOCK_EX | LOCK_NB);
+  }
+  if (locked != 0 && errno == EWOULDBLOCK) {
+    mt_error("log.dir: found another job at work in %s, expected a folder of one's own", dir[0] ? dir : ".");
+    close(fd);
+    mt_free(path);
+    return MT_USAGE;
   }
   struct mt_runlog *made = MT_ZNEW(MT_TAG_IO, struct mt_runlog, 1);
   made->path = path;

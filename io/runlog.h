@@ -7,7 +7,8 @@ struct mt_runlog;
 
 /* Opens (creates) dir/log.jsonl for appending, making the folder (and its parents) if needed; if the last line has no
  * newline, one is written first. Local. MT_FAILED with path and cause if it cannot be written; MT_USAGE if a file is where
- * the folder should be. */
+ * the folder should be, or if another process has the log open (two jobs in one folder would undo each other's
+ * work; the lock ends with the process). */
 enum mt_status mt_runlog_open(const char *dir, struct mt_runlog **log);
 void mt_runlog_close(struct mt_runlog *log);
 /* Writes one line in one write: takes (and frees) the object, whose first key is "event". A write that fails is one

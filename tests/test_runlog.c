@@ -157,6 +157,13 @@ START_TEST(test_refused)
   ck_assert_int_eq(mt_runlog_open(path_of("taken"), &log), MT_FAILED);
   ck_assert_ptr_null(log);
   ck_assert_int_eq(mt_runlog_open("/proc/motley/run", &log), MT_FAILED);
+  struct mt_runlog *first;
+  ck_assert_int_eq(mt_runlog_open(path_of("new/run"), &first), MT_OK);
+  ck_assert_int_eq(mt_runlog_open(path_of("new/run"), &log), MT_USAGE); /* somebody is at work there */
+  ck_assert_ptr_null(log);
+  mt_runlog_close(first);
+  ck_assert_int_eq(mt_runlog_open(path_of("new/run"), &log), MT_OK);
+  mt_runlog_close(log);
 }
 END_TEST
 

@@ -210,6 +210,8 @@ enum mt_status mt_config_check(struct mt_reading *reading)
   MT_TRY(check_data(reading));
   MT_TRY(check_training(reading));
   MT_TRY(check_slots(reading));
+  if (!*reading->config->log.dir)
+    return mt_reading_refuse(reading, "log.dir", "found nothing, expected a folder");
   if (reading->warning.text)
     mt_warn("%s: not used here: %s", reading->config->model.config, reading->warning.text);
   return MT_OK;

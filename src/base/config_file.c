@@ -11,6 +11,7 @@
 #include <ini.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct lines {
   struct mt_reading *reading;
@@ -167,6 +168,12 @@ enum mt_status mt_config_read_file(struct mt_reading *reading)
 {
   char *text;
   int64_t bytes;
+  struct stat info;
+  if (stat(reading->path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    /* a pipe or a device may never end */
+    mt_error("%s: found no regular file, expected a configuration file", reading->path);
+    return MT_USAGE;
+  }
   int error = mt_text_read_file(reading->path, &text, &bytes);
   if (error) {
     mt_error("%s: %s, expected a configuration file", reading->path, strerror(error));

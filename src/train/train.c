@@ -89,7 +89,7 @@ static void say_start(const struct run *run)
 {
   const struct mt_session *session = &run->session;
   const struct mt_arch *arch = &session->model->arch;
-  mt_info("%d ranks on %d nodes; %lld parameters, %lld layers (%d MoE, %lld experts, %lld per token)", run->comm->size,
+  mt_info("ranks: %d, nodes: %d; %lld parameters, %lld layers (%d MoE, %lld experts, %lld per token)", run->comm->size,
           run->comm->nnode, (long long)mt_params_total(&session->model->params), (long long)arch->L,
           session->model->params.nmoe, (long long)arch->E, (long long)arch->K);
   mt_info("global batch %lld sequences of %lld tokens, %lld micro-steps; %lld training samples",
@@ -196,8 +196,13 @@ static enum mt_status leave(struct run *run, const char *reason, enum mt_status 
   return status;
 }
 
+/* So many steps in a row that were skipped are no accident any more: the weights themselves are spoilt, and going on would
+ * only replace good checkpoints. */
+enum { MOST_SKIPPED = 10 };
+
 static enum mt_status loop(struct run *run)
 {
+  int skipped = 0;
   const struct mt_config *config = run->config;
   struct mt_progress *progress = &run->session.progress;
   run->started = mt_time();
@@ -210,6 +215,14 @@ static enum mt_status loop(struct run *run)
       return leave(run, "data", mt_data_say(run->comm, &run->train));
     if (!result->updated && config->train.nonfinite == MT_NONFINITE_ABORT) /* the step has said it */
       return leave(run, "nonfinite", MT_FAILED);
+    skipped = result->updated ? 0 : skipped + 1;
+    if (skipped == MOST_SKIPPED) {
+      if (run->comm->rank == 0)
+        mt_error("step %lld: found %d steps in a row that are not finite, expected an accident now and then; nothing is saved, "
+                 "start from an older checkpoint, with a smaller train.lr or train.clip", (long long)progress->step + 1, skipped);
+      log_stop(run, "nonfinite");
+      return MT_FAILED;
+    }
     progress->step++;
     progress->tokens += result->tokens;
     progress->sequence += config->train.global_batch;
@@ -230,8 +243,8 @@ static enum mt_status loop(struct run *run)
         mt_info("stopped by signal %lld after step %lld; run again to go on", (long long)stop, (long long)progress->step);
       return status == MT_OK ? MT_STOPPED : status;
     }
-    /* A periodic checkpoint that fails costs nothing but itself: the run goes on and the next one may succeed. */
-    if (!last && config->checkpoint.interval > 0 && progress->step % config->checkpoint.interval == 0)
+    /* No checkpoint while steps are skipped one after the other: it might take a good one's place. A periodic one that fails costs nothing but itself: the run goes on and the next one may succeed. */
+    if (!last && skipped < 2 && config->checkpoint.interval > 0 && progress->step % config->checkpoint.interval == 0)
       (void)save(run);
   }
   enum mt_status status = save(run);
