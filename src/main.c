@@ -516,6 +516,9 @@ int main(int argc, char **argv)
 {
   struct arguments a = {.overrides = MT_NEW(MT_TAG_MISC, struct mt_override, argc)};
   enum mt_status status = parse_arguments(&a, argc, argv);
+  /* Rank 0 says what is wrong, and its code becomes the launcher's. A code from another rank that is quicker would make the
+   * launcher kill rank 0 before it has spoken. */
+  int silent = status && mt_launcher_rank() != 0;
   if (!status && (a.help || a.version || a.dry || a.cluster || a.command->bit == MT_CMD_INSPECT)) {
     status = run_alone(&a);
   } else if (!status) {
@@ -531,5 +534,5 @@ int main(int argc, char **argv)
   }
   if (mt_memory_report_leaks() && !status)
     status = MT_FAILED;
-  return status;
+  return silent ? MT_OK : status;
 }

@@ -67,7 +67,8 @@ expect 2 "--json takes no argument" "$motley" topo --json=1; once
 expect 2 "train: expected CONFIG" "$motley" train; once
 expect 2 'one argument too many: "b"' "$motley" train a b; once
 expect 2 'one argument too many: "a"' "$motley" topo a; once
-expect 2 "" env OMPI_COMM_WORLD_RANK=1 "$motley" trian; clean
+# The other ranks of a launcher leave quietly: a code of theirs could end the job before rank 0 has spoken.
+expect 0 "" env OMPI_COMM_WORLD_RANK=1 "$motley" trian; clean
 expect 2 "environment MOTLEY_TRIAN_LR" env MOTLEY_TRIAN_LR=1 "$motley" topo --cluster 2,1; once
 expect 2 "" "$motley" inspect no-such-file; once
 echo "no checkpoint" >foreign.h5

@@ -58,6 +58,22 @@ set_bad 2 "--set: model.num_attention_heads: found 5, expected a divisor of hidd
 set_bad 2 "--set: train.decay_steps: is not read .*; leave it out" train.decay_steps=3
 set_bad 2 "--set: data.seq_length: found 99, expected at most model.max_position_embeddings (24)" data.seq_length=99
 
+say "said although rank 0 is the slowest"
+cat >slow <<'END'
+#!/bin/sh
+[ "${OMPI_COMM_WORLD_RANK-0}" != 0 ] || sleep 3
+exec "$PROGRAM" "$@"
+END
+chmod +x slow
+PROGRAM=$motley
+export PROGRAM
+motley=$work/slow
+bad 2 3 "train: expected CONFIG" train
+bad 2 3 'unknown command "trian"' trian
+bad 2 3 "nothing.ini: No such file or directory" train nothing.ini
+bad 2 3 "inspect: nothing: No such file or directory" inspect nothing
+motley=$PROGRAM
+
 say "environment"
 for case in 'MOTLEY_TRAIN_STEPPS=3|environment MOTLEY_TRAIN_STEPPS: unknown name; did you mean MOTLEY_TRAIN_STEPS?' \
   'MOTLEY_TRAIN_STEPS=few|environment MOTLEY_TRAIN_STEPS: train.steps: found "few", expected' \
