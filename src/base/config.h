@@ -21,10 +21,15 @@ enum mt_sharding { MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER };
 enum mt_wire { MT_WIRE_F32, MT_WIRE_BF16 };
 enum mt_exchange_kind { MT_EXCHANGE_AUTO, MT_EXCHANGE_PAIRWISE, MT_EXCHANGE_HIERARCHICAL };
 enum mt_measure_when { MT_MEASURE_AUTO, MT_MEASURE_ON, MT_MEASURE_OFF };
-enum mt_layout_policy {
+enum mt_layout_policy { /* see experts/policy.h */
   MT_LAYOUT_STATIC,
-  MT_LAYOUT_RANDOM /* tests: another random layout every micro-step */
+  MT_LAYOUT_RANDOM, /* tests: another random layout every micro-step */
+  MT_LAYOUT_LAER,
+  MT_LAYOUT_EPLB,
+  MT_LAYOUT_FLEXMOE,
+  MT_LAYOUT_MOTLEY
 };
+enum mt_dispatch_kind { MT_DISPATCH_LITE, MT_DISPATCH_SOLVED };
 enum mt_loads { MT_LOADS_SUMMARY, MT_LOADS_FULL };
 enum mt_activation { MT_ACTIVATION_SILU, MT_ACTIVATION_GELU_NEW /* the tanh form */ };
 

@@ -1,0 +1,32 @@
+/* What rows and experts cost; see work.h. */
+#include "experts/work.h"
+#include "comm/way.h"
+
+enum { USUAL_MFLOPS = 50000 };
+
+struct mt_work mt_work_of(int64_t C, int64_t F, int gated, int wire_bytes, int recompute, enum mt_sharding sharding)
+{
+  const int64_t length = C * F * (gated ? 3 : 2);
+  return (struct mt_work){.row_flops = 2 * length * (recompute ? 4 : 3),
+                          .row_bytes = C * wire_bytes,
+                          .row_trips = 4,
+                          .expert_bytes = 4 * length,
+                          .expert_trips = 3,
+                          .sharding = sharding};
+}
+
+void mt_work_row_ps(const struct mt_work *work, const struct mt_cluster *cluster, int64_t *ps)
+{
+  int known = 1;
+  for (int p = 0; p < cluster->nplace; p++)
+    known &= cluster->place[p].speed > 0;
+  for (int p = 0; p < cluster->nplace; p++) {
+    __int128 time = (__int128)work->row_flops * 1000000 / (known ? cluster->place[p].speed : USUAL_MFLOPS);
+    ps[p] = time < 1 ? 1 : time > INT32_MAX * 1000000LL ? INT32_MAX * 1000000LL : (int64_t)time;
+  }
+}
+
+int64_t mt_work_link_ps(const struct mt_work *work, const struct mt_cluster *cluster, enum mt_level level)
+{
+  return work->row_bytes * work->row_trips * mt_link_usual(cluster, level).beta_ps;
+}
