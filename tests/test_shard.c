@@ -125,7 +125,7 @@ static void open_bench(struct bench *b, struct mt_comm *comm, enum cut kind, int
                                           kind == UNEVEN         ? 1
                                           : kind == EACH_ITS_OWN ? b->E
                                                                  : 2);
-  b->tree = mt_tree_new(comm, b->device, &b->cut);
+  b->tree = mt_tree_new(comm, b->device, &b->cut, 2);
   b->mine = piece_at(b, b->E);
 }
 
@@ -328,12 +328,12 @@ static void check_reshard(struct bench *b, const struct mt_layout *layout, int v
 static void check_layout(struct bench *b, const struct mt_layout *layout, int version, int again)
 {
   int64_t allocations = mt_memory_allocations(), growths = mt_memory_growths();
-  mt_tree_plan(b->tree, layout);
+  mt_tree_plan(b->tree, version % 2, layout);
   allocations = mt_memory_allocations() - allocations;
   growths = mt_memory_growths() - growths;
   agree(b, again ? allocations - growths : 0, "planning: allocations besides growths", version);
   allocations = mt_memory_allocations();
-  mt_tree_plan(b->tree, layout);
+  mt_tree_plan(b->tree, version % 2, layout);
   agree(b, mt_memory_allocations() - allocations, "planning the same: allocations", version);
   check_unshard(b, layout, version);
   check_reshard(b, layout, version);
@@ -365,8 +365,8 @@ START_TEST(test_layouts)
         mt_layout_index(other, comm->cluster, layout->revision); /* another layout of the same revision */
         check_layout(&b, other, 4, 1);
         int64_t allocations = mt_memory_allocations();
-        mt_tree_plan(b.tree, layout);
-        mt_tree_plan(b.tree, other);
+        mt_tree_plan(b.tree, 1, layout); /* both plans are kept */
+        mt_tree_plan(b.tree, 0, other);
         agree(&b, mt_memory_allocations() - allocations, "planning what was planned before: allocations", 5);
         mt_layout_free(layout);
         mt_layout_free(other);
@@ -422,7 +422,7 @@ static void check_homes(struct mt_comm *comm, int E)
   b.cut = (struct mt_cut){1, MT_NEW(MT_TAG_PLAN, struct mt_part, 1), MT_ZNEW(MT_TAG_PLAN, int64_t, 2)};
   b.cut.part[0] = mt_part_weighted(LENGTH, comm->size, weight);
   b.cut.before[1] = mt_part_count(&b.cut.part[0], comm->rank);
-  b.tree = mt_tree_new(comm, b.device, &b.cut);
+  b.tree = mt_tree_new(comm, b.device, &b.cut, 1);
   b.mine = piece_at(&b, E);
   check_layout(&b, layout, 6, 0);
   float *slot = MT_ZNEW(MT_TAG_MISC, float, b.nslot *b.stride), *piece = MT_ZNEW(MT_TAG_MISC, float, b.mine);
@@ -472,7 +472,7 @@ START_TEST(test_in_place)
     float *piece = MT_NEW(MT_TAG_MISC, float, b.mine + 1),
           *own = MT_NEW(MT_TAG_MISC, float, b.nslot *b.stride);
     float *slot = in_place ? piece + piece_at(&b, layout->slot_expert[first]) : own;
-    mt_tree_plan(b.tree, layout);
+    mt_tree_plan(b.tree, 0, layout);
     sent(&b, NULL, NULL);
     for (int e = 0; e < E; e++)
       for (int64_t i = 0; i < count_of(&b, e, me); i++)

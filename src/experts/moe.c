@@ -153,7 +153,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   moe->fixed = mt_layout_new(comm->cluster, E, slots);
   moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length,
                             mt_cut_experts(comm, config->parallel.sharding, params->expert_length, moe->fixed), training);
-  moe->tree = mt_tree_new(comm, device, &moe->shard.cut);
+  moe->tree = mt_tree_new(comm, device, &moe->shard.cut, config->parallel.layout == MT_LAYOUT_STATIC ? 1 : moe->nmoe);
   moe->in_place = config->parallel.layout == MT_LAYOUT_STATIC && shards_are_slots(moe);
   moe->wire = config->parallel.wire == MT_WIRE_BF16 ? MT_BF16 : MT_F32;
   moe->exchange = mt_exchange_new(comm, config->parallel.exchange);
@@ -396,7 +396,7 @@ void mt_moe_unshard(struct mt_moe *moe, int l)
   holds[0] = l;
   holds[1] = layout->revision;
   holds[2] = moe->version;
-  mt_tree_plan(moe->tree, layout);
+  mt_tree_plan(moe->tree, moe->layer[l].own_layout ? l : 0, layout);
   mt_tree_unshard_inter(moe->tree, pieces_of(moe, moe->shard.master, l), slot_weights(moe, l), moe->stride);
   mt_tree_unshard_intra(moe->tree, slot_weights(moe, l), moe->stride);
 }
@@ -526,7 +526,7 @@ void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx)
 void mt_moe_reshard(struct mt_moe *moe, int l)
 {
   moe->device->ops->sync(moe->device, MT_DEV_MATH);
-  mt_tree_plan(moe->tree, moe->layer[l].layout);
+  mt_tree_plan(moe->tree, moe->layer[l].own_layout ? l : 0, moe->layer[l].layout);
   mt_tree_reshard_intra(moe->tree, slot_gradients(moe, l), moe->stride);
   mt_tree_reshard_inter(moe->tree, pieces_of(moe, moe->shard.grad, l), slot_gradients(moe, l), moe->stride);
 }

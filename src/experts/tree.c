@@ -48,20 +48,25 @@ struct run {
   int64_t start, count; /* elements of the vector */
 };
 
+struct plan {
+  const struct mt_layout *layout; /* NULL = none yet; borrowed, compared by address and revision */
+  int64_t revision;
+  struct hops list[NLIST];
+};
+
 struct mt_tree {
   struct mt_comm *comm;           /* borrowed */
   struct mt_device *device;       /* borrowed */
   const struct mt_cut *cut;       /* borrowed */
   int *ordinal, *owners;          /* [npart, P], [npart], owned: number of a rank among those that own something; how many */
-  const struct mt_layout *layout; /* planned last; borrowed, compared by address and revision */
-  int64_t revision;
-  struct hops list[NLIST];
-  float *stage, *stage2;          /* owned */
+  int nplan;
+  struct plan *plan, *now;        /* [nplan], owned; the one in use */
+  float *stage, *stage2;          /* owned; enough for each of the plans */
   int64_t stage_capacity, stage2_capacity;
   struct mt_requests requests;
 };
 
-struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, const struct mt_cut *cut)
+struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, const struct mt_cut *cut, int nplan)
 {
   struct mt_tree *tree = MT_ZNEW(MT_TAG_PLAN, struct mt_tree, 1);
   tree->comm = comm;
@@ -73,8 +78,11 @@ struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, cons
     for (int r = 0; r < comm->size; r++)
       if (mt_part_count(&cut->part[i], r) > 0)
         tree->ordinal[i * comm->size + r] = tree->owners[i]++;
-  for (int i = 0; i < NLIST; i++)
-    tree->list[i] = (struct hops){0, FEW, MT_NEW(MT_TAG_PLAN, struct hop, FEW)};
+  tree->nplan = nplan;
+  tree->plan = tree->now = MT_ZNEW(MT_TAG_PLAN, struct plan, nplan);
+  for (int k = 0; k < nplan; k++)
+    for (int i = 0; i < NLIST; i++)
+      tree->plan[k].list[i] = (struct hops){0, FEW, MT_NEW(MT_TAG_PLAN, struct hop, FEW)};
   mt_requests_reserve(&tree->requests, 2 * FEW);
   return tree;
 }
@@ -83,8 +91,10 @@ void mt_tree_free(struct mt_tree *tree)
 {
   if (!tree)
     return;
-  for (int i = 0; i < NLIST; i++)
-    mt_free(tree->list[i].hop);
+  for (int k = 0; k < tree->nplan; k++)
+    for (int i = 0; i < NLIST; i++)
+      mt_free(tree->plan[k].list[i].hop);
+  mt_free(tree->plan);
   mt_free(tree->ordinal);
   mt_free(tree->owners);
   mt_free(tree->stage);
@@ -95,7 +105,7 @@ void mt_tree_free(struct mt_tree *tree)
 
 static void push(struct mt_tree *tree, enum list list, int peer, int item, int starts, struct place place, int64_t count)
 {
-  struct hops *hops = &tree->list[list];
+  struct hops *hops = &tree->now->list[list];
   if (!count)
     return;
   if (hops->n == hops->capacity) {
@@ -162,36 +172,42 @@ static int runs_of(const struct mt_tree *tree, int item, int h, const int *rank,
   return n;
 }
 
-/* My part in item e on my node, where I hold it: pieces into my slot and on to the other holders; the other way, what comes
- * together here and where its sums go. stage_of[slot of the node] tells where a slot's contribution is staged. Returns how
- * much staging is in use. */
-static int64_t plan_held(struct mt_tree *tree, int e, int h, const int *rank, int total, int64_t stage, int64_t *stage_of)
+/* My part in item e on my node: where I hold it, its pieces into my slot and on to the other holders; the other way, slots'
+ * gradients to the homes of their runs, what comes together where I am home, and where its sums go. The messages of a pair
+ * of ranks are ordered by (item, slot, run) on both sides. `stage` elements of staging are in use; returns how many then. */
+static int64_t plan_held(struct mt_tree *tree, int e, int h, const int *rank, int total, int64_t stage)
 {
-  const struct mt_layout *layout = tree->layout;
+  const struct mt_layout *layout = tree->now->layout;
   const struct mt_comm *comm = tree->comm;
   const struct mt_part *part = part_of(tree, e);
-  const int me = comm->rank, my_first = layout->slot_first[me], node_first = layout->slot_first[comm->node_first[comm->node]];
-  const int bin = e * layout->nnode + comm->node;
-  int slot = -1;
-  for (int i = layout->expert_first[bin]; i < layout->expert_first[bin + 1]; i++) {
-    int s = layout->by_expert[i];
-    if (layout->slot_rank[s] != me)
-      continue;
-    if (slot < 0)
+  const int me = comm->rank, my_first = layout->slot_first[me];
+  const int begin = layout->expert_first[e * layout->nnode + comm->node];
+  const int end = layout->expert_first[e * layout->nnode + comm->node + 1];
+  struct run run[comm->size + 1];
+  const int nrun = runs_of(tree, e, h, rank, run);
+  int64_t mine = 0; /* elements that I am home of */
+  for (int i = 0; i < nrun; i++)
+    mine += run[i].home == me ? run[i].count : 0;
+  int slot = -1;               /* my first one that holds it */
+  int64_t staged[end - begin]; /* where a slot's contribution to what I am home of begins in the staging memory */
+  for (int j = begin; j < end; j++) {
+    const int s = layout->by_expert[j], owner = layout->slot_rank[s];
+    staged[j - begin] = stage;
+    int64_t at = stage;
+    for (int i = 0; i < nrun; i++)
+      if (owner == me && run[i].home != me)
+        push(tree, GATHER_SEND, run[i].home, e, 0, (struct place){IN_SLOT, s - my_first, run[i].start}, run[i].count);
+      else if (owner != me && run[i].home == me) {
+        push(tree, GATHER_RECV, owner, e, 0, (struct place){IN_STAGE, 0, at}, run[i].count);
+        at += run[i].count;
+      }
+    if (owner != me)
+      stage += mine;
+    else if (slot < 0)
       slot = s - my_first;
     else
       push(tree, TWIN, s - my_first, e, 0, (struct place){IN_SLOT, slot, 0}, part->first[comm->size]);
   }
-  struct run run[comm->size + 1];
-  int nrun = runs_of(tree, e, h, rank, run);
-  int64_t mine = 0; /* what I am home of, so far */
-  for (int i = 0; i < nrun; i++)
-    mine += run[i].home == me ? run[i].count : 0;
-  for (int i = layout->expert_first[bin]; i < layout->expert_first[bin + 1]; i++)
-    if (layout->slot_rank[layout->by_expert[i]] != me && mine) {
-      stage_of[layout->by_expert[i] - node_first] = stage;
-      stage += mine;
-    }
   mine = 0;
   for (int i = 0; i < nrun; i++) {
     struct place here = {IN_SLOT, slot, run[i].start};
@@ -203,13 +219,13 @@ static int64_t plan_held(struct mt_tree *tree, int e, int h, const int *rank, in
       if (rank[k] != me)
         push(tree, INTRA_SEND, rank[k], e, 0, here, run[i].count);
     struct place sum = {0};
-    for (int j = layout->expert_first[bin]; j < layout->expert_first[bin + 1]; j++) {
-      int s = layout->by_expert[j], first = j == layout->expert_first[bin];
+    for (int j = begin; j < end; j++) {
+      int s = layout->by_expert[j];
       struct place from = {IN_SLOT, s - my_first, run[i].start};
       if (layout->slot_rank[s] != me)
-        from = (struct place){IN_STAGE, 0, stage_of[s - node_first] + mine};
-      push(tree, ADD, layout->slot_rank[s], e, first, from, run[i].count);
-      if (first)
+        from = (struct place){IN_STAGE, 0, staged[j - begin] + mine};
+      push(tree, ADD, layout->slot_rank[s], e, j == begin, from, run[i].count);
+      if (j == begin)
         sum = from;
     }
     for (int r = run[i].first; r < run[i].end; r++) {
@@ -219,31 +235,27 @@ static int64_t plan_held(struct mt_tree *tree, int e, int h, const int *rank, in
       if (r != me)
         push(tree, HOME_SEND, r, e, 0, at, mt_part_count(part, r));
       else if (total >= 0)
-        tree->list[TOTAL].hop[total].place = at;
+        tree->now->list[TOTAL].hop[total].place = at;
     }
     mine += run[i].count;
   }
   return stage;
 }
 
-void mt_tree_plan(struct mt_tree *tree, const struct mt_layout *layout)
+void mt_tree_plan(struct mt_tree *tree, int which, const struct mt_layout *layout)
 {
-  if (tree->layout == layout && tree->revision == layout->revision)
+  struct plan *plan = tree->now = &tree->plan[which];
+  if (plan->layout == layout && plan->revision == layout->revision)
     return;
-  tree->layout = layout;
-  tree->revision = layout->revision;
+  plan->layout = layout;
+  plan->revision = layout->revision;
   const struct mt_comm *comm = tree->comm;
-  const int me = comm->rank, E = layout->nexpert;
-  const int node_first = layout->slot_first[comm->node_first[comm->node]];
-  const int node_slots = layout->slot_first[comm->node_first[comm->node + 1]] - node_first;
+  const int me = comm->rank;
   for (int i = 0; i < NLIST; i++)
-    tree->list[i].n = 0;
+    plan->list[i].n = 0;
   int64_t stage = 0, stage2 = 0;
-  int rank[comm->size];             /* holders of one item on one node */
-  int64_t stage_of[node_slots + 1]; /* -1 = not staged here */
-  for (int i = 0; i < node_slots; i++)
-    stage_of[i] = -1;
-  for (int e = 0; e < E; e++) {
+  int rank[comm->size]; /* holders of one item on one node */
+  for (int e = 0; e < layout->nexpert; e++) {
     const int64_t piece = mt_part_count(part_of(tree, e), me);
     int started = 0;
     for (int q = 0; q < comm->nnode; q++) {
@@ -256,7 +268,7 @@ void mt_tree_plan(struct mt_tree *tree, const struct mt_layout *layout)
           push(tree, INTER_SEND, home, e, 0, (struct place){0}, piece);
           push(tree, HOME_RECV, home, e, 0, (struct place){IN_STAGE2, 0, stage2}, piece);
         } else
-          total = tree->list[TOTAL].n;
+          total = plan->list[TOTAL].n;
         push(tree, TOTAL, home, e, !started, (struct place){IN_STAGE2, 0, stage2}, piece);
         stage2 += home != me ? piece : 0;
         started = 1;
@@ -265,32 +277,14 @@ void mt_tree_plan(struct mt_tree *tree, const struct mt_layout *layout)
       for (int k = 0; k < h; k++)
         held |= rank[k] == me;
       if (held)
-        stage = plan_held(tree, e, h, rank, total, stage, stage_of);
-    }
-  }
-  /* Slots' gradients to their homes: both sides go through the node's slots, and a slot's runs, in ascending order. */
-  struct run run[comm->size + 1];
-  for (int s = node_first; s < node_first + node_slots; s++) {
-    int e = layout->slot_expert[s], owner = layout->slot_rank[s];
-    int64_t at = stage_of[s - node_first];
-    if (at < 0 && owner != me)
-      continue;
-    int h = holders(layout, e, comm->node, rank), nrun = runs_of(tree, e, h, rank, run);
-    for (int i = 0; i < nrun; i++) {
-      if (owner == me && run[i].home != me)
-        push(tree, GATHER_SEND, run[i].home, e, 0, (struct place){IN_SLOT, s - layout->slot_first[me], run[i].start},
-             run[i].count);
-      if (owner != me && run[i].home == me) {
-        push(tree, GATHER_RECV, owner, e, 0, (struct place){IN_STAGE, 0, at}, run[i].count);
-        at += run[i].count;
-      }
+        stage = plan_held(tree, e, h, rank, total, stage);
     }
   }
   mt_grow(MT_TAG_COMM, (void **)&tree->stage, &tree->stage_capacity, stage, sizeof(float));
   mt_grow(MT_TAG_COMM, (void **)&tree->stage2, &tree->stage2_capacity, stage2, sizeof(float));
   int most = 1;
   for (int i = 0; i < NLIST; i++)
-    most = tree->list[i].n > most ? tree->list[i].n : most;
+    most = plan->list[i].n > most ? plan->list[i].n : most;
   mt_requests_reserve(&tree->requests, 2 * most);
 }
 
@@ -314,7 +308,7 @@ static int64_t piece_at(const struct mt_tree *tree, int item)
 }
 
 #define EACH(tree, name, hop) \
-  const struct hop *hop = (tree)->list[name].hop; hop < (tree)->list[name].hop + (tree)->list[name].n; hop++
+  const struct hop *hop = (tree)->now->list[name].hop; hop < (tree)->now->list[name].hop + (tree)->now->list[name].n; hop++
 
 static void send_all(struct mt_tree *tree, enum list list, const float *slot, int64_t stride, int tag)
 {
@@ -375,7 +369,7 @@ void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int6
   send_all(tree, HOME_SEND, slot, stride, MT_MSG_RESHARD);
   mt_wait(tree->comm, &tree->requests);
   float *sum = NULL;
-  const struct hop *end = tree->list[TOTAL].hop + tree->list[TOTAL].n;
+  const struct hop *end = tree->now->list[TOTAL].hop + tree->now->list[TOTAL].n;
   for (EACH(tree, TOTAL, hop)) {
     float *from = locate(tree, hop->place, slot, stride), *to = piece + piece_at(tree, hop->item);
     if (hop->starts)

@@ -13,15 +13,15 @@
 #include "experts/shard.h"
 #include "kernels/device.h"
 
-/* The messages of one layout for vectors under one cut: who sends which piece where. Serves all layers that have this
- * layout; planning another one reuses the memory. */
+/* The messages of nplan layouts for vectors under one cut: who sends which piece where. Layers that share a layout share a
+ * plan; where each has its own, each keeps its own, since planning takes longer than small messages do. */
 struct mt_tree;
 /* `cut` is borrowed. Local. */
-struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, const struct mt_cut *cut);
+struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, const struct mt_cut *cut, int nplan);
 void mt_tree_free(struct mt_tree *tree);
-/* Plans for a layout (does nothing if it is the layout planned last: same address and revision). Local and deterministic;
- * allocates only where its buffers are too small (counted growths). */
-void mt_tree_plan(struct mt_tree *tree, const struct mt_layout *layout);
+/* Makes `layout` the one that the calls below work on, and plan `which` its plan: planned anew unless it is that already
+ * (same address and revision). Local and deterministic; allocates only where buffers are too small (counted growths). */
+void mt_tree_plan(struct mt_tree *tree, int which, const struct mt_layout *layout);
 
 /* slot[j][length] (j = my j-th slot, `stride` elements apart) := the expert that slot j holds, from this rank's pieces of
  * the layout's experts, which lie one behind the other at `piece`. A slot may be the piece itself (owner sharding): then

@@ -96,8 +96,8 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
     one[r] = 1;
   model->everywhere = mt_layout_new(comm->cluster, 1, one);
   model->shared = mt_shard_new(comm, 1, model->params.shared_length, mt_cut_full(comm, model->params.shared_length), training);
-  model->tree = mt_tree_new(comm, device, &model->shared.cut);
-  mt_tree_plan(model->tree, model->everywhere);
+  model->tree = mt_tree_new(comm, device, &model->shared.cut, 1);
+  mt_tree_plan(model->tree, 0, model->everywhere);
   model->weight = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
   if (training) {
     model->grad = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);

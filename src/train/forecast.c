@@ -32,8 +32,8 @@ static double rows_here(const struct mt_layout *layout, const struct mt_comm *co
 /* Staging of the tree: its plan is a function of layout and cut alone, so it is made. */
 static double tree_staging(const struct mt_layout *layout, struct mt_comm *comm, const struct mt_cut *cut)
 {
-  struct mt_tree *tree = mt_tree_new(comm, NULL, cut);
-  mt_tree_plan(tree, layout);
+  struct mt_tree *tree = mt_tree_new(comm, NULL, cut, 1);
+  mt_tree_plan(tree, 0, layout);
   double bytes = (double)mt_tree_staging_bytes(tree);
   mt_tree_free(tree);
   return bytes;
