@@ -80,7 +80,7 @@ END_TEST
 
 START_TEST(test_balanced)
 {
-  const char *name = _i % 2 ? "gpt2" : "mixtral", *all[MAX_OVERRIDE + 1] = {"moe.force_balance=true"};
+  const char *name = _i % 2 ? "gpt2" : "mixtral", *all[MAX_OVERRIDE + 1] = {"moe.router=balanced"};
   const int n = variants[_i / 2].n;
   for (int i = 0; i < n; i++)
     all[i + 1] = variants[_i / 2].override[i];

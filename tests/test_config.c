@@ -176,8 +176,9 @@ START_TEST(test_located_errors)
   REFUSED(with("betas = 0.9,1\n"), MT_CMD_TRAIN, NULL, "train.betas");
   REFUSED(with("betas = 0.9,0.9,0.9\n"), MT_CMD_TRAIN, NULL, "train.betas");
   REFUSED(with("schedule = linaer\n"), MT_CMD_TRAIN, NULL, "expected one of constant, linear, cosine, wsd");
-  REFUSED(with("[moe]\nforce_balance = maybe\n"), MT_CMD_TRAIN, NULL,
-          "bad.ini:13: moe.force_balance: found \"maybe\", expected true or false");
+  REFUSED(with("recompute = maybe\n"), MT_CMD_TRAIN, NULL,
+          "bad.ini:12: train.recompute: found \"maybe\", expected true or false");
+  REFUSED(with("[moe]\nskew = 2\n"), MT_CMD_TRAIN, NULL, "bad.ini:13: moe.skew: is not read unless moe.router = zipf");
   REFUSED(with("[parallel]\nslots = 2,x\n"), MT_CMD_TRAIN, NULL, "parallel.slots: found \"2,x\"");
   REFUSED(with("[parallel]\nslots = 2,\n"), MT_CMD_TRAIN, NULL, "parallel.slots: found \"2,\"");
   REFUSED(with("[parallel]\nslots = 2,1,4\n"), MT_CMD_TRAIN, NULL,

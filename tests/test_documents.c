@@ -100,7 +100,7 @@ static void set_batch(void *self, const struct mt_task *task)
   c->device->ops->sync(c->device, MT_DEV_MATH);
   mt_model_batch(model, n);
   if (model->moe)
-    mt_moe_begin_micro(model->moe, n, c->step->nmicro + task->micro);
+    mt_moe_begin_micro(model->moe, 0, n, c->step->nmicro + task->micro);
 }
 
 /* Runs one step without update on the batch. logits[n, T, V] of all ranks where wanted. */

@@ -11,6 +11,11 @@
 #include "status.h"
 
 enum mt_family { MT_FAMILY_MIXTRAL, MT_FAMILY_GPT2, MT_FAMILY_QWEN };
+enum mt_router {
+  MT_ROUTER_LEARNED,
+  MT_ROUTER_BALANCED, /* token t of a micro-step takes experts (t K + k) mod E */
+  MT_ROUTER_ZIPF      /* made up, see experts/forced.h */
+};
 enum mt_aux_scope { MT_AUX_SEQUENCE, MT_AUX_MICRO_BATCH };
 enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32, MT_FORMAT_LLMC };
 enum mt_document { MT_DOCUMENT_NONE, MT_DOCUMENT_START, MT_DOCUMENT_END };
@@ -70,8 +75,8 @@ struct mt_config {
     double router_aux_loss_coef;
   } model;
   struct {
-    int force_balance; /* token t of a micro-step takes experts (t K + k) mod E: separates system cost from
-                          routing */
+    enum mt_router router;
+    double skew, drift; /* of the zipf router, see experts/forced.h */
     double capacity_factor; /* an expert takes ceil(f K T / E) rows of a sequence; 0 = any number */
     enum mt_aux_scope aux_scope;
     double z_loss; /* coefficient */

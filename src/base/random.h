@@ -13,6 +13,7 @@ enum mt_stream {
   MT_STREAM_ORDER = 2,  /* sample order */
   MT_STREAM_SAMPLE = 3, /* generation: index = position of the token */
   MT_STREAM_TEST = 4,
+  MT_STREAM_ROUTE = 5,  /* + layer * 256: routing that is made up, index = pick */
 };
 
 /* Ten rounds of Philox4x32 on counter c[4] with key k[2], into out[4]. Local. */

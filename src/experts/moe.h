@@ -11,6 +11,7 @@
 #include "base/config.h"
 #include "comm/exchange.h"
 #include "experts/dispatch.h"
+#include "experts/forced.h"
 #include "experts/layout.h"
 #include "experts/param.h"
 #include "experts/shard.h"
@@ -64,6 +65,7 @@ struct mt_moe {
   int64_t stride;               /* elements between slots */
   int nslot;                    /* mine */
   int balanced, recompute;
+  struct mt_forced *forced;     /* owned; NULL = the router decides */
   int64_t capacity;             /* rows that an expert takes of a sequence, 0 = any number */
   enum mt_aux_scope scope;
   double aux_coef, z_coef;
@@ -79,7 +81,9 @@ struct mt_moe {
   int64_t version;              /* of the weights; the optimizer's update changes it */
   struct mt_moe_layer *layer;   /* [nmoe] */
   /* of the micro-step under way */
+  int64_t number;               /* of the step, from 1; 0 = no training */
   int64_t ntoken, nsequence;    /* here */
+  int64_t first_token;          /* number of the first one in the step */
   double step_tokens, step_sequences; /* of the whole step, all ranks: the denominators of all losses */
   double *pool_p;               /* host [E] sum of p over layers, here (scope micro_batch) */
   double *pool_picks;           /* host [E] picks over layers, all ranks, dropped ones too */
@@ -91,6 +95,7 @@ struct mt_moe {
   double *psum, *host_psum;     /* device, host [B,E]; followed by zsum [B] */
   int32_t *first;               /* device [N + 1]: K t */
   int32_t *host_first;
+  float *host_logits, *host_weight; /* host [N,E], [N,K]; with made-up routing only */
   int32_t *host_pick, *host_triple; /* host [N K]; these four with a capacity only */
   int64_t *host_counts;         /* host [P,2E] rows and picks of each rank */
   float *dkept;                 /* device [R + 1] gradients of the triples' weights, and a zero */
@@ -105,12 +110,20 @@ struct mt_moe {
 enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
                           const struct mt_params *params, int64_t N, int64_t T, int training, struct mt_moe **moe);
 void mt_moe_free(struct mt_moe *moe);
+/* Makes the row buffers hold what layer l's dispatch says (for moe.c). Local; counted growths. */
+void mt_moe_reserve(struct mt_moe *moe, int l);
+/* Bytes of a row on the wire. Pure. */
+static inline int64_t mt_moe_row_bytes(const struct mt_moe *moe)
+{
+  return moe->C * mt_dtype_size(moe->wire);
+}
 
-/* Begins a step: zeroes the sums; tokens and sequences of all ranks and micro-steps are the losses' denominators. Local. */
-void mt_moe_begin_step(struct mt_moe *moe, double tokens, double sequences);
-/* Begins a micro-step of `sequences` sequences of T tokens here. `key` numbers micro-steps of the run: layouts that change
- * are a function of it. Local. */
-void mt_moe_begin_micro(struct mt_moe *moe, int64_t sequences, int64_t key);
+/* Begins step `number` of training (from 1), or with 0 an evaluation: zeroes the sums; tokens and sequences of all ranks and
+ * micro-steps are the losses' denominators. Local. */
+void mt_moe_begin_step(struct mt_moe *moe, int64_t number, double tokens, double sequences);
+/* Begins a micro-step of `sequences` sequences of T tokens here, from number `first` of the step on. `key` numbers micro-steps
+ * of the run: random layouts are a function of it. Local. */
+void mt_moe_begin_micro(struct mt_moe *moe, int64_t first, int64_t sequences, int64_t key);
 /* After the last layer's counts: the part of the balance loss that needs all layers. Local. */
 void mt_moe_end_forward(struct mt_moe *moe);
 

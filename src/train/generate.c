@@ -58,8 +58,8 @@ static void forward(struct mt_model *model, int64_t key)
 {
   mt_model_batch(model, model->comm->rank == 0);
   if (model->moe) {
-    mt_moe_begin_step(model->moe, (double)model->T, 1);
-    mt_moe_begin_micro(model->moe, model->B, key);
+    mt_moe_begin_step(model->moe, 0, (double)model->T, 1);
+    mt_moe_begin_micro(model->moe, 0, model->B, key);
   }
   mt_model_embed(model);
   for (int l = 0; l < model->arch.L; l++) {

@@ -55,7 +55,7 @@ static void do_batch(void *self, const struct mt_task *task)
   double tokens = (double)step->config->train.global_batch * (double)step->model->T;
   read_batch(step, step->source, step->first + step->share.first[step->comm->rank] + from, B, tokens);
   if (step->model->moe)
-    mt_moe_begin_micro(step->model->moe, B, step->number * step->nmicro + task->micro);
+    mt_moe_begin_micro(step->model->moe, step->share.first[step->comm->rank] + from, B, step->number * step->nmicro + task->micro);
 }
 
 static void do_embed(void *self, const struct mt_task *task)
@@ -398,7 +398,7 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   result->lr = mt_learning_rate(step->config, number);
   result->tokens = batch * T;
   if (step->model->moe)
-    mt_moe_begin_step(step->model->moe, (double)batch * (double)T, (double)batch);
+    mt_moe_begin_step(step->model->moe, number, (double)batch * (double)T, (double)batch);
   step->times = (struct mt_task_times){0};
   mt_tasks_run(&step->tasks, &step->times);
 
@@ -431,13 +431,13 @@ enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, i
   step->status = MT_OK;
   model->loss_sum = 0;
   if (model->moe)
-    mt_moe_begin_step(model->moe, tokens, (double)n);
+    mt_moe_begin_step(model->moe, 0, tokens, (double)n);
   struct mt_task_times times = {0};
   for (int64_t m = 0; m < nmicro; m++) {
     int64_t from, B = mt_part_range(mine, nmicro, m, &from);
     read_batch(step, source, begin + from, B, tokens);
     if (model->moe) /* keys of their own, so that layouts of training steps are no function of evaluations */
-      mt_moe_begin_micro(model->moe, B, ((int64_t)1 << 40) + m);
+      mt_moe_begin_micro(model->moe, begin + from, B, ((int64_t)1 << 40) + m);
     mt_tasks_run(&step->forward, &times);
   }
   *loss = model->loss_sum;

@@ -1,0 +1,257 @@
+/* The memory of the MoE layers: made once for the largest micro-step; only what follows the routing grows. See moe.h. */
+#include "experts/moe.h"
+#include <string.h>
+#include "base/log.h"
+#include "experts/capacity.h"
+
+static void *device_new(struct mt_moe *moe, enum mt_tag tag, enum mt_space space, int64_t bytes)
+{
+  return moe->device->ops->alloc(moe->device, tag, space, bytes);
+}
+
+static void device_free(struct mt_moe *moe, enum mt_space space, void *memory)
+{
+  if (memory)
+    moe->device->ops->free(moe->device, space, memory);
+}
+
+/* Makes a row buffer hold `bytes`; the contents are lost. Growing by half keeps growths rare. */
+static void rows_reserve(struct mt_moe *moe, struct mt_rows *rows, enum mt_space space, int64_t bytes)
+{
+  if (rows->data && bytes <= rows->bytes)
+    return;
+  if (rows->data)
+    mt_memory_count_growth();
+  int64_t more = rows->bytes + rows->bytes / 2;
+  device_free(moe, space, rows->data);
+  rows->bytes = bytes > more ? bytes : more;
+  rows->data = device_new(moe, MT_TAG_ROW, space, rows->bytes);
+}
+
+void mt_moe_reserve(struct mt_moe *moe, int l)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  const int64_t C = moe->C, F = moe->F;
+  int64_t Q = layer->dispatch.received;
+  rows_reserve(moe, &layer->gather, MT_DEVICE, Q * 4);
+  rows_reserve(moe, &layer->scatter, MT_DEVICE, Q * 4);
+  rows_reserve(moe, &layer->x, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
+  rows_reserve(moe, layer->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->arrive, MT_WIRE, Q * mt_moe_row_bytes(moe));
+  rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->h, MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->dpre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  mt_exchange_reserve(moe->exchange, &layer->dispatch.pattern, mt_moe_row_bytes(moe));
+}
+
+static void layer_new(struct mt_moe *moe, struct mt_moe_layer *layer, const int *slots, int changing)
+{
+  int64_t N = moe->N, E = moe->E, K = moe->K, R = N * K;
+  layer->layout = moe->fixed;
+  if (changing)
+    layer->layout = layer->own_layout = mt_layout_new(moe->comm->cluster, moe->E, slots);
+  layer->p = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, N * E * 4);
+  layer->lse = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, N * 4);
+  layer->weight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+  layer->expert = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+  layer->host_expert = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+  layer->first = moe->first;
+  layer->kept_weight = layer->weight;
+  if (moe->capacity) {
+    layer->own_first = MT_NEW(MT_TAG_ACTIVATION, int32_t, N + 1);
+    layer->own_kept = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+    layer->first = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (N + 1) * 4);
+    layer->kept_weight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+    layer->pick = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+    layer->triple = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+  }
+  layer->aux = MT_NEW(MT_TAG_ACTIVATION, float, (N / moe->T + 1) * E);
+  layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
+  layer->pre = moe->recompute ? &moe->pre : &layer->own_pre;
+  layer->dispatch = mt_dispatch_new(moe->comm, moe->nslot);
+  layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
+  layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
+}
+
+static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
+{
+  mt_layout_free(layer->own_layout);
+  device_free(moe, MT_DEVICE, layer->p);
+  device_free(moe, MT_DEVICE, layer->lse);
+  device_free(moe, MT_DEVICE, layer->weight);
+  device_free(moe, MT_DEVICE, layer->expert);
+  mt_free(layer->host_expert);
+  if (moe->capacity) {
+    mt_free(layer->own_first);
+    mt_free(layer->own_kept);
+    device_free(moe, MT_DEVICE, layer->first);
+    device_free(moe, MT_DEVICE, layer->kept_weight);
+    device_free(moe, MT_DEVICE, layer->pick);
+    device_free(moe, MT_DEVICE, layer->triple);
+  }
+  mt_free(layer->aux);
+  mt_free(layer->counts);
+  mt_dispatch_free(&layer->dispatch);
+  device_free(moe, MT_DEVICE, layer->place);
+  device_free(moe, MT_WIRE, layer->back);
+  device_free(moe, MT_DEVICE, layer->gather.data);
+  device_free(moe, MT_DEVICE, layer->scatter.data);
+  device_free(moe, MT_DEVICE, layer->x.data);
+  device_free(moe, MT_DEVICE, layer->own_pre.data);
+}
+
+/* 1 if this rank's slots of a layer are, one behind the other, experts that are whole on it, and no other slot of the layout
+ * holds one of them: then nothing needs to be rebuilt or summed (one rank; owner sharding under its own layout). */
+static int shards_are_slots(const struct mt_moe *moe)
+{
+  const struct mt_layout *layout = moe->fixed;
+  int first = layout->slot_first[moe->comm->rank];
+  for (int j = 0; j < moe->nslot; j++) {
+    int e = layout->slot_expert[first + j];
+    int64_t from;
+    if (mt_shard_piece(&moe->shard, e, &from) != moe->shard.length)
+      return 0;
+    if (mt_shard_at(&moe->shard, e) != mt_shard_at(&moe->shard, layout->slot_expert[first]) + j * moe->stride)
+      return 0;
+    if (layout->expert_first[(e + 1) * layout->nnode] - layout->expert_first[e * layout->nnode] != 1)
+      return 0;
+  }
+  return moe->nslot > 0;
+}
+
+/* Where an expert's tensors lie: rows of MoE layer 0 in the order in which the family added them. */
+static void find_tensors(struct mt_moe *moe, const struct mt_params *params)
+{
+  moe->b_in = moe->b_out = -1;
+  for (int i = 0; i < params->n; i++) {
+    const struct mt_param *row = &params->param[i];
+    if (row->scope != MT_SCOPE_EXPERT || row->moe != 0)
+      continue;
+    const char *tensor = strstr(row->name, ".experts.") + strlen(".experts.");
+    if (!strcmp(tensor, "w1.weight") || !strcmp(tensor, "gate_proj.weight") || !strcmp(tensor, "c_fc.weight"))
+      moe->w_in = row->offset;
+    else if (!strcmp(tensor, "w2.weight") || !strcmp(tensor, "down_proj.weight") || !strcmp(tensor, "c_proj.weight"))
+      moe->w_out = row->offset;
+    else if (!strcmp(tensor, "c_fc.bias"))
+      moe->b_in = row->offset;
+    else if (!strcmp(tensor, "c_proj.bias"))
+      moe->b_out = row->offset;
+  }
+}
+
+enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
+                          const struct mt_params *params, int64_t N, int64_t T, int training, struct mt_moe **result)
+{
+  int E = (int)config->model.num_local_experts, K = (int)config->model.num_experts_per_tok;
+  int slots[comm->size];
+  enum mt_status status = MT_OK;
+  if (comm->rank == 0) /* a pure function: one rank decides and says */
+    status = mt_layout_slots(config->parallel.slots, E, comm->size, slots);
+  MT_TRY(mt_agree(comm, status));
+  mt_bcast(comm, slots, sizeof slots, 0);
+  MT_CHECK(N * K < INT32_MAX, "a micro-step of %lld rows on one rank", (long long)(N * K));
+
+  struct mt_moe *moe = MT_ZNEW(MT_TAG_PLAN, struct mt_moe, 1);
+  *moe = (struct mt_moe){.comm = comm, .device = device, .nmoe = params->nmoe, .E = E, .K = K,
+                         .C = config->model.hidden_size, .F = config->model.intermediate_size, .N = N, .T = T,
+                         .gated = config->model.family != MT_FAMILY_GPT2, .nslot = slots[comm->rank],
+                         .balanced = config->moe.router == MT_ROUTER_BALANCED,
+                         .recompute = config->train.recompute || !training, .scope = config->moe.aux_scope,
+                         .aux_coef = config->model.router_aux_loss_coef, .z_coef = config->moe.z_loss, .version = 1};
+  if (config->moe.capacity_factor > 0) /* of the sequences trained on, also where a shorter one is computed */
+    moe->capacity = mt_capacity(config->moe.capacity_factor, config->data.seq_length, K, E);
+  if (config->moe.router == MT_ROUTER_ZIPF)
+    moe->forced = mt_forced_new(config);
+  find_tensors(moe, params);
+  moe->stride = params->expert_length;
+  moe->fixed = mt_layout_new(comm->cluster, E, slots);
+  moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length,
+                            mt_cut_experts(comm, config->parallel.sharding, params->expert_length, moe->fixed), training);
+  moe->tree = mt_tree_new(comm, device, &moe->shard.cut, config->parallel.layout == MT_LAYOUT_STATIC ? 1 : moe->nmoe);
+  moe->in_place = config->parallel.layout == MT_LAYOUT_STATIC && shards_are_slots(moe);
+  moe->wire = config->parallel.wire == MT_WIRE_BF16 ? MT_BF16 : MT_F32;
+  moe->exchange = mt_exchange_new(comm, config->parallel.exchange);
+  for (int i = 0; i < 2 && !moe->in_place; i++)
+    moe->slot[i] = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
+  moe->in_slot[0][0] = moe->in_slot[1][0] = -1;
+  if (training && !moe->in_place)
+    moe->slot_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
+  int64_t B = N / T + 1, R = N * K;
+  moe->host_first = MT_NEW(MT_TAG_PLAN, int32_t, N + 1);
+  for (int64_t t = 0; t <= N; t++)
+    moe->host_first[t] = (int32_t)(t * K);
+  moe->first = device_new(moe, MT_TAG_PLAN, MT_DEVICE, (N + 1) * 4);
+  device->ops->copy(device, MT_DEV_MATH, moe->first, moe->host_first, (N + 1) * 4);
+  if (moe->capacity) {
+    moe->host_pick = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+    moe->host_triple = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
+    moe->host_counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)comm->size * 2 * E);
+    moe->dkept = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (R + 1) * 4);
+  }
+  moe->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_layer, moe->nmoe);
+  for (int l = 0; l < moe->nmoe; l++)
+    layer_new(moe, &moe->layer[l], slots, config->parallel.layout == MT_LAYOUT_RANDOM);
+
+  moe->pool_p = MT_ZNEW(MT_TAG_PLAN, double, E);
+  moe->pool_picks = MT_ZNEW(MT_TAG_PLAN, double, E);
+  moe->sums.received = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->nmoe);
+  moe->sums.per_expert = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->nmoe * E);
+  moe->logits = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, N * E * 4);
+  moe->dweight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
+  moe->device_aux = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, B * E * 4);
+  moe->psum = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, B * (E + 1) * 8);
+  moe->host_psum = MT_ZNEW(MT_TAG_ACTIVATION, double, B * (E + 1));
+  if (moe->forced) {
+    moe->host_logits = MT_NEW(MT_TAG_ACTIVATION, float, N * E);
+    moe->host_weight = MT_NEW(MT_TAG_ACTIVATION, float, R);
+  }
+  moe->send_token = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
+  moe->send = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
+  moe->dsend = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
+  *result = moe;
+  return MT_OK;
+}
+
+void mt_moe_free(struct mt_moe *moe)
+{
+  if (!moe)
+    return;
+  for (int l = 0; l < moe->nmoe; l++)
+    layer_free(moe, &moe->layer[l]);
+  mt_free(moe->layer);
+  mt_shard_free(&moe->shard);
+  mt_layout_free(moe->fixed);
+  mt_tree_free(moe->tree);
+  mt_exchange_free(moe->exchange);
+  device_free(moe, MT_WIRE, moe->slot[0]);
+  device_free(moe, MT_WIRE, moe->slot[1]);
+  device_free(moe, MT_WIRE, moe->slot_grad);
+  mt_forced_free(moe->forced);
+  mt_free(moe->pool_p);
+  mt_free(moe->pool_picks);
+  mt_free(moe->sums.received);
+  mt_free(moe->sums.per_expert);
+  device_free(moe, MT_DEVICE, moe->logits);
+  device_free(moe, MT_DEVICE, moe->dweight);
+  device_free(moe, MT_DEVICE, moe->device_aux);
+  device_free(moe, MT_DEVICE, moe->psum);
+  mt_free(moe->host_psum);
+  mt_free(moe->host_logits);
+  mt_free(moe->host_weight);
+  mt_free(moe->host_first);
+  device_free(moe, MT_DEVICE, moe->first);
+  mt_free(moe->host_pick);
+  mt_free(moe->host_triple);
+  mt_free(moe->host_counts);
+  device_free(moe, MT_DEVICE, moe->dkept);
+  device_free(moe, MT_DEVICE, moe->send_token);
+  device_free(moe, MT_WIRE, moe->send);
+  device_free(moe, MT_WIRE, moe->dsend);
+  device_free(moe, MT_DEVICE, moe->pre.data);
+  device_free(moe, MT_WIRE, moe->arrive.data);
+  device_free(moe, MT_DEVICE, moe->rows.data);
+  device_free(moe, MT_DEVICE, moe->h.data);
+  device_free(moe, MT_DEVICE, moe->dpre.data);
+  mt_free(moe);
+}
