@@ -51,7 +51,7 @@ static const struct command {
      "the loss of the newest checkpoint on each set of data.valid"},
     {"generate", MT_CMD_GENERATE, "CONFIG", OPTION_SET, mt_generate_run,
      "text that the newest checkpoint writes after generate.prompt"},
-    {"bench", MT_CMD_TRAIN | MT_CMD_BENCH_EXCHANGE, "CONFIG", OPTION_SET, NULL,
+    {"bench", MT_CMD_TRAIN | MT_CMD_BENCH, "CONFIG", OPTION_SET, NULL,
      "a figure of this machine and this configuration beside the machine's own limit"},
     {"topo", MT_CMD_TOPO, NULL, OPTION_JSON | OPTION_CLUSTER | OPTION_MEASURE, NULL,
      "the cluster as the ranks see it, or one from a description"},
@@ -374,11 +374,11 @@ static enum mt_status read_config(struct mt_comm *comm, const struct arguments *
   enum mt_status status = MT_OK;
   char *text = NULL;
   if (comm->rank == 0) {
-    enum mt_command command = a->bench ? a->bench->command : a->command->bit;
-    status = mt_config_read(a->argument, a->overrides, a->noverride, command, config);
-    text = status                             ? NULL
-           : command == MT_CMD_BENCH_EXCHANGE ? mt_config_print_sections(config, command)
-                                              : mt_config_print(config);
+    unsigned commands = a->bench ? a->bench->commands : a->command->bit;
+    status = mt_config_read(a->argument, a->overrides, a->noverride, commands, config);
+    text = status                    ? NULL
+           : commands & MT_CMD_BENCH ? mt_config_print_sections(config, commands)
+                                     : mt_config_print(config);
   }
   status = mt_agree(comm, status);
   char *shared = status ? NULL : mt_bcast_text(comm, text, 0);

@@ -262,7 +262,7 @@ static enum mt_status read_all(struct mt_reading *reading, const struct mt_overr
 }
 
 enum mt_status mt_config_read(const char *path, const struct mt_override *overrides, int n,
-                              enum mt_command command, struct mt_config *config)
+                              unsigned command, struct mt_config *config)
 {
   struct mt_reading reading;
   reading_begin(&reading, path, command, config);
@@ -308,7 +308,7 @@ static void print_quoted(struct mt_text_buffer *out, const char *value)
 
 char *mt_config_print(const struct mt_config *config)
 {
-  return mt_config_print_sections(config, ~(unsigned)MT_CMD_BENCH_EXCHANGE);
+  return mt_config_print_sections(config, ~(unsigned)MT_CMD_BENCH);
 }
 
 char *mt_config_print_sections(const struct mt_config *config, unsigned commands)

@@ -45,7 +45,7 @@ enum mt_command {
   MT_CMD_GENERATE = 4,
   MT_CMD_TOPO = 8,
   MT_CMD_INSPECT = 16,
-  MT_CMD_BENCH_EXCHANGE = 32
+  MT_CMD_BENCH = 32
 };
 
 /* The effective configuration. Strings are owned by the struct, never NULL ("" = not given), freed by
@@ -128,7 +128,7 @@ struct mt_config {
     char *dir; /* RUN */
     enum mt_loads loads;
   } log;
-  struct {       /* motley bench exchange */
+  struct {       /* motley bench; the first three: exchange */
     char *width; /* bytes a row: "1024,16384" */
     char *rows;  /* that each rank sends */
     char *skew;  /* uniform | zipf | node | all */
@@ -149,7 +149,7 @@ struct mt_override {
  * model.config is read here (its unsupported keys are refused if they would change the mathematics, else
  * listed in one warning). */
 enum mt_status mt_config_read(const char *path, const struct mt_override *overrides, int n,
-                              enum mt_command command, struct mt_config *config);
+                              unsigned command, struct mt_config *config);
 /* The effective configuration as INI text in table order: every option that these settings read, so that the
  * text is itself a valid file; reading it back gives the same struct. The caller frees with mt_free. Local.
  */

@@ -19,7 +19,7 @@ const struct mt_section mt_sections[] = {
     {"checkpoint", RANKED, "saving and going on"},
     {"generate", MT_CMD_GENERATE, "sampling text"},
     {"log", RANKED, "what a run leaves behind"},
-    {"bench", MT_CMD_BENCH_EXCHANGE, "what motley bench exchange sends"},
+    {"bench", MT_CMD_BENCH, "motley bench; width, rows and skew are read by bench exchange"},
 };
 const int mt_nsection = sizeof mt_sections / sizeof *mt_sections;
 

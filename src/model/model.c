@@ -142,9 +142,7 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   }
   model->host_scale = MT_ZNEW(MT_TAG_ACTIVATION, float, N);
   model->host_loss = MT_ZNEW(MT_TAG_ACTIVATION, float, N);
-  model->head_rows = MT_HEAD_BYTES / (arch->V * 4);
-  model->head_rows = model->head_rows < MT_HEAD_ROWS ? MT_HEAD_ROWS : model->head_rows;
-  model->head_rows = model->head_rows > N ? N : model->head_rows;
+  model->head_rows = mt_model_head_rows(arch->V, N);
   model->logits = act(model, model->head_rows * arch->V);
   struct mt_attention attention = {.B = max_B, .T = T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1,
                                    .window = arch->window};

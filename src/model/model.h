@@ -15,8 +15,14 @@
 #include "experts/shard.h"
 #include "kernels/ops.h"
 
-/* Logits exist for a chunk of rows only: about this many bytes of them, but enough rows to keep the GEMM efficient. */
-enum { MT_HEAD_BYTES = 16 << 20, MT_HEAD_ROWS = 128 };
+/* Logits of N rows exist for a chunk of rows at a time: of so many. About 16 MiB of them, but enough rows to keep the GEMM
+ * efficient. Pure. */
+static inline int64_t mt_model_head_rows(int64_t V, int64_t N)
+{
+  enum { BYTES = 16 << 20, LEAST = 128 };
+  int64_t rows = BYTES / (V * 4) < LEAST ? LEAST : BYTES / (V * 4);
+  return rows < N ? rows : N;
+}
 
 /* Offsets of a layer's tensors in the shared vector; -1 = the family has none. */
 struct mt_block {

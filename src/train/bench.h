@@ -6,7 +6,7 @@
 
 struct mt_bench {
   const char *name;
-  enum mt_command command; /* whose sections of the configuration it reads */
+  unsigned commands; /* whose sections of the configuration it reads */
   int config;              /* 1: does not run without a file */
   enum mt_status (*run)(struct mt_comm *comm, const struct mt_config *config); /* collective */
   const char *help;

@@ -1,10 +1,8 @@
 /* `motley bench exchange`: the algorithms of comm/exchange.h, and MPI_Alltoallv, on one pattern after
  * another.
  *
- * The idea: all algorithms take turns in one run, so that all see the same machine and network, and of many
- * times the median counts. Beside them stands what the network allows: of all nodes the most bytes that one
- * must send or get, over the bandwidth of an uplink. The trap: a short exchange is over before a rank that
- * left the barrier late has begun, so short ones are timed several in a row. */
+ * The idea: all algorithms take turns in one run. Beside them stands what the network allows: of all nodes the
+ * most bytes that one must send or get, over the bandwidth of an uplink. */
 #include "train/bench_exchange.h"
 #include <math.h>
 #include <stdio.h>
@@ -18,9 +16,7 @@
 #include "comm/measure.h"
 #include "comm/part.h"
 #include "comm/way.h"
-
-enum { MOST_TIMES = 101, LEAST_TIMES = 5, MOST_IN_A_ROW = 32 };
-static const double LONG_ENOUGH = 3e-3; /* seconds of what is timed at once */
+#include "train/turns.h"
 
 enum skew { UNIFORM, ZIPF, NODE, NSKEW };
 static const char *const skew_name[NSKEW] = {"uniform", "zipf", "node"};
@@ -158,8 +154,9 @@ static double predict(const struct bench *b, enum algorithm a)
 
 /* ---- timing ---- */
 
-static void run(struct bench *b, enum algorithm a)
+static void run(void *self, int a)
 {
+  struct bench *b = self;
   if (a == FLAT) {
     mt_flat_run(b->flat, b->send, b->recv);
     return;
@@ -214,51 +211,10 @@ static enum mt_status try_all(struct bench *b, struct traffic traffic[NALGORITHM
   return mt_agree(comm, status);
 }
 
-/* Seconds of an exchange, of this rank, timed `in_a_row` at once. */
-static double time_once(struct bench *b, enum algorithm a, int in_a_row)
-{
-  mt_barrier(b->comm);
-  double start = mt_time();
-  for (int i = 0; i < in_a_row; i++)
-    run(b, a);
-  return (mt_time() - start) / in_a_row;
-}
-
-static int by_value(const void *a, const void *b)
-{
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* The times of all algorithms, ascending; returns their number. */
-static int time_all(struct bench *b, double took[NALGORITHM][MOST_TIMES])
-{
-  double first[NALGORITHM], all = 0;
-  int in_a_row[NALGORITHM];
-  for (enum algorithm a = 0; a < NALGORITHM; a++)
-    first[a] = time_once(b, a, 1);
-  mt_max(b->comm, first, NALGORITHM);
-  for (enum algorithm a = 0; a < NALGORITHM; a++) {
-    in_a_row[a] = (int)fmin(MOST_IN_A_ROW, ceil(LONG_ENOUGH / first[a]));
-    all += in_a_row[a] * first[a];
-  }
-  int times = (int)fmax(LEAST_TIMES, fmin(MOST_TIMES, b->seconds / all));
-  for (int t = 0; t < times; t++)
-    for (int i = 0; i < NALGORITHM; i++) {
-      enum algorithm a = (enum algorithm)((t + i) % NALGORITHM);
-      took[a][t] = time_once(b, a, in_a_row[a]);
-    }
-  for (enum algorithm a = 0; a < NALGORITHM; a++) {
-    mt_max(b->comm, took[a], times);
-    qsort(took[a], (size_t)times, sizeof **took, by_value);
-  }
-  return times;
-}
-
 /* ---- cases ---- */
 
 static void report(const struct bench *b, const struct traffic traffic[NALGORITHM],
-                   double took[NALGORITHM][MOST_TIMES], int times)
+                   const struct mt_spread took[NALGORITHM], int times)
 {
   double out, in;
   busiest(b, &out, &in);
@@ -271,16 +227,16 @@ static void report(const struct bench *b, const struct traffic traffic[NALGORITH
           "median us", "quartiles", "x bound", "x Alltoallv", "predicted us");
   for (enum algorithm a = 0; a < NALGORITHM; a++) {
     const struct traffic *t = &traffic[a];
-    double median = took[a][times / 2];
+    double median = took[a].median;
     char versus[24] = "", predicted[24] = "";
     if (a != FLAT) {
-      snprintf(versus, sizeof versus, "%.2f", took[FLAT][times / 2] / median);
+      snprintf(versus, sizeof versus, "%.2f", took[FLAT].median / median);
       snprintf(predicted, sizeof predicted, "%.0f", 1e6 * t->predicted_s);
     }
     mt_info("  %-17s %6.0f %11.1f %6.0f %11.1f %10.0f %10.0f %10.0f %8.2f %11s %12s", algorithms[a].name,
             t->messages[MT_LEVEL_NET], t->bytes[MT_LEVEL_NET] / 1024, t->messages[MT_LEVEL_NODE],
-            t->bytes[MT_LEVEL_NODE] / 1024, 1e6 * median, 1e6 * took[a][times / 4],
-            1e6 * took[a][3 * times / 4], bound > 0 ? median / bound : 0, versus, predicted);
+            t->bytes[MT_LEVEL_NODE] / 1024, 1e6 * median, 1e6 * took[a].quarter,
+            1e6 * took[a].three_quarters, bound > 0 ? median / bound : 0, versus, predicted);
   }
 }
 
@@ -288,7 +244,7 @@ static enum mt_status run_case(struct bench *b)
 {
   struct mt_comm *comm = b->comm;
   struct traffic traffic[NALGORITHM];
-  double took[NALGORITHM][MOST_TIMES];
+  struct mt_spread took[NALGORITHM];
   b->pattern = mt_pattern_new(comm);
   fill_counts(b);
   b->flat = mt_flat_new(comm, &b->pattern, b->width);
@@ -297,8 +253,10 @@ static enum mt_status run_case(struct bench *b)
   for (enum algorithm a = PAIRWISE; a < NALGORITHM; a++)
     mt_exchange_reserve(b->exchange[a], &b->pattern, b->width);
   enum mt_status status = try_all(b, traffic);
-  if (status == MT_OK)
-    report(b, traffic, took, time_all(b, took));
+  if (status == MT_OK) {
+    int times = mt_turns(comm, b->seconds, NALGORITHM, run, b, took);
+    report(b, traffic, took, times);
+  }
   mt_free(b->send);
   mt_free(b->recv);
   mt_flat_free(b->flat);
@@ -316,21 +274,26 @@ static const char *next_number(const char *list, int64_t *number)
   return end + strspn(end, ", ");
 }
 
-enum mt_status mt_bench_exchange(struct mt_comm *comm, const struct mt_config *config)
+double mt_bench_uplink(struct mt_comm *comm, const struct mt_config *config)
 {
-  struct bench b = {.comm = comm, .seconds = config->bench.seconds};
   mt_measure(comm, NULL);
   const struct mt_link *net = &comm->cluster->link[MT_LEVEL_NET];
-  b.uplink = config->bench.uplink_mbit > 0 ? config->bench.uplink_mbit * 1e6 / 8
-             : net->beta_ps > 0            ? 1e12 / (double)net->beta_ps
-                                           : 0;
+  double uplink = config->bench.uplink_mbit > 0 ? config->bench.uplink_mbit * 1e6 / 8
+                  : net->beta_ps > 0            ? 1e12 / (double)net->beta_ps
+                                                : 0;
   char *text = mt_cluster_print(comm->cluster);
   mt_write(text, (long)strlen(text));
   mt_free(text);
-  mt_info("uplink of a node, for the bound: %.0f Mbit/s, %s", b.uplink * 8e-6,
+  mt_info("uplink of a node, for the bound: %.0f Mbit/s, %s", uplink * 8e-6,
           config->bench.uplink_mbit > 0 ? "as given"
           : net->beta_ps > 0            ? "as measured"
                                         : "of which there is none");
+  return uplink;
+}
+
+enum mt_status mt_bench_exchange(struct mt_comm *comm, const struct mt_config *config)
+{
+  struct bench b = {.comm = comm, .seconds = config->bench.seconds, .uplink = mt_bench_uplink(comm, config)};
   for (enum algorithm a = PAIRWISE; a < NALGORITHM; a++) {
     b.exchange[a] = mt_exchange_new(comm, algorithms[a].kind);
     mt_exchange_pieces(b.exchange[a], algorithms[a].npiece, algorithms[a].spread);

@@ -9,4 +9,8 @@
  * if two of them delivered different bytes. */
 enum mt_status mt_bench_exchange(struct mt_comm *comm, const struct mt_config *config);
 
+/* Measures the links, prints the cluster and what the bound between nodes takes for a node's uplink: bytes a second, as
+ * bench.uplink_mbit says or as measured, 0 = there is none. Collective. */
+double mt_bench_uplink(struct mt_comm *comm, const struct mt_config *config);
+
 #endif

@@ -120,9 +120,7 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
   mt_layout_free(everywhere);
   mt_cut_free(&cut);
   const double kept = config->train.recompute ? 1 : L, kept_dense = config->train.recompute ? dense > 0 : dense;
-  double rows = MT_HEAD_BYTES / (4 * (double)arch.V);
-  rows = rows < MT_HEAD_ROWS ? MT_HEAD_ROWS : rows;
-  rows = rows > N ? N : rows;
+  const double rows = (double)mt_model_head_rows(arch.V, (int64_t)N);
   bytes[MT_TAG_ACTIVATION] += 4 * N * (kept * (3 * C + 4 + QKV + HD + (double)arch.H) + kept_dense * wide); /* layers */
   bytes[MT_TAG_ACTIVATION] += 4 * N * ((L + 1) * C + 3 * C + QKV + HD + 2 + 9);                              /* stream, scratch */
   bytes[MT_TAG_ACTIVATION] += config->data.document != MT_DOCUMENT_NONE ? 8 * N : 0;

@@ -1,0 +1,138 @@
+/* `motley bench gemm`: the kernels' matrix products beside bare calls of the GEMM library.
+ *
+ * The idea: each product of a micro-batch is computed both ways in turns. The experts' rows are ragged on purpose (from few
+ * to twice the mean), as routing makes them; the library gets one call for each expert. */
+#include "train/bench_gemm.h"
+#include <stddef.h>
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/part.h"
+#include "kernels/cpu/limit.h"
+#include "train/product.h"
+#include "train/step.h"
+#include "train/turns.h"
+
+enum { FORWARD, DX, DW, NPART };
+/* The router's backward pass is one kernel: what stands at DX is both then. */
+static const char *const part_name[NPART] = {"forward", "dx", "dw"};
+
+struct bench {
+  struct mt_device *device;
+  struct mt_linear linear;
+  int router;
+  float *x, *w, *y, *dx, *dw; /* [rows,in], [groups,out,in], [rows,out], as x, as w; owned */
+};
+
+static void ours(struct bench *b, int part)
+{
+  const struct mt_kernels *kernels = b->device->kernels;
+  const struct mt_linear *l = &b->linear;
+  const int64_t rows = l->first[l->ngroup];
+  if (b->router && part == FORWARD)
+    kernels->gate_logits(b->device, b->y, b->x, b->w, rows, l->in, l->out);
+  else if (b->router)
+    kernels->gate_logits_back(b->device, b->dx, b->dw, b->y, b->x, b->w, rows, l->in, l->out);
+  else if (part == FORWARD)
+    kernels->linear(b->device, l, b->y, b->x, b->w, NULL, 0);
+  else if (part == DX)
+    kernels->linear_dx(b->device, l, b->dx, b->y, b->w, 0);
+  else
+    kernels->linear_dw(b->device, l, b->dw, NULL, b->y, b->x);
+}
+
+static void library(struct bench *b, int part)
+{
+  const struct mt_linear *l = &b->linear;
+  const int threads = b->device->threads;
+  for (int g = 0; g < l->ngroup; g++) {
+    const int64_t from = l->first[g], n = l->first[g + 1] - from;
+    if (!n)
+      continue;
+    float *x = b->x + from * l->in, *w = b->w + g * l->wstride, *y = b->y + from * l->out;
+    if (part == FORWARD)
+      mt_limit_gemm(threads, 0, 1, n, l->out, l->in, x, w, y, 0);
+    if (part == DX)
+      mt_limit_gemm(threads, 0, 0, n, l->in, l->out, y, w, b->dx + from * l->in, b->router);
+    if (part == DW || (part == DX && b->router))
+      mt_limit_gemm(threads, 1, 0, l->out, l->in, n, y, x, b->dw + g * l->wstride, 1);
+  }
+}
+
+/* 2 part: our kernel, 2 part + 1: the library. */
+static void run(void *self, int which)
+{
+  if (which % 2)
+    library(self, which / 2);
+  else
+    ours(self, which / 2);
+}
+
+/* One product; what a step spends on it is added to seconds[2] (ours, the library's), its FLOP to *flops. */
+static void run_product(struct mt_comm *comm, struct bench *b, const struct mt_product *p, double duration, double *seconds,
+                        double *flops)
+{
+  int64_t weight[p->ngroup], rows = p->ngroup * p->n;
+  for (int g = 0; g < p->ngroup; g++)
+    weight[g] = 2 * g + 1;
+  struct mt_part groups = mt_part_weighted(rows, (int)p->ngroup, weight);
+  b->linear = (struct mt_linear){(int)p->ngroup, groups.first, p->in, p->out, p->in * p->out, p->out};
+  b->router = p->kind == MT_PRODUCT_ROUTER;
+  b->x = mt_turns_data(rows * p->in);
+  b->w = mt_turns_data(p->ngroup * p->in * p->out);
+  b->y = mt_turns_data(rows * p->out);
+  b->dx = MT_ZNEW(MT_TAG_MISC, float, rows * p->in);
+  b->dw = MT_ZNEW(MT_TAG_MISC, float, p->ngroup * p->in * p->out);
+  const int parts = b->router ? DW : NPART;
+  struct mt_spread spread[2 * NPART];
+  int times = mt_turns(comm, duration, 2 * parts, run, b, spread);
+  for (int part = 0; part < parts; part++) {
+    double flop = mt_product_flops(p) * (b->router && part == DX ? 2 : 1);
+    double mine = spread[2 * part].median, theirs = spread[2 * part + 1].median;
+    mt_info("%-18s %-8s %6lld %8lld %8lld %8lld %10.3f %6d %11.1f %11.1f %7.3f", p->name,
+            b->router && part == DX ? "dx, dw" : part_name[part], (long long)p->ngroup, (long long)rows, (long long)p->in,
+            (long long)p->out, flop * 1e-6, times, flop * 1e-9 / mine, flop * 1e-9 / theirs, theirs / mine);
+    seconds[0] += mine * p->times;
+    seconds[1] += theirs * p->times;
+    *flops += flop * p->times;
+  }
+  mt_free(b->x);
+  mt_free(b->w);
+  mt_free(b->y);
+  mt_free(b->dx);
+  mt_free(b->dw);
+  mt_part_free(&groups);
+}
+
+enum mt_status mt_bench_gemm(struct mt_comm *comm, const struct mt_config *config)
+{
+  struct bench b = {0};
+  const int threads = comm->cluster->place[comm->rank].threads;
+  MT_TRY(mt_agree(comm, mt_device_open("cpu", threads, &b.device)));
+  struct mt_arch arch = {0};
+  struct mt_params params = {0};
+  mt_family_build(config, &arch, &params);
+  struct mt_product p[MT_MOST_PRODUCTS];
+  const int64_t T = config->data.seq_length, N = config->train.micro_batch * T;
+  int n = mt_products(&arch, params.nmoe, N, T, 1, p);
+  mt_info("products of a micro-batch of %lld tokens, %s, %d threads a rank, FLOP = 2 rows in out; experts have from few rows to "
+          "twice the mean",
+          (long long)N, b.device->name, threads);
+  mt_info("%-18s %-8s %6s %8s %8s %8s %10s %6s %11s %11s %7s", "product", "", "groups", "rows", "in", "out", "MFLOP", "times",
+          "GFLOP/s", "sgemm", "ratio");
+  double seconds[2] = {0}, flops = 0;
+  for (int i = 0; i < n; i++) {
+    if (p[i].kind == MT_PRODUCT_ATTENTION)
+      continue; /* has a benchmark of its own */
+    if (i == n - 1) { /* the head's logits exist for some rows at a time */
+      p[i].n = mt_model_head_rows(arch.V, N);
+      p[i].times *= (double)N / (double)p[i].n;
+    }
+    run_product(comm, &b, &p[i], config->bench.seconds, seconds, &flops);
+  }
+  mt_info("micro-batch: %.4f s  %.1f GFLOP/s; sgemm %.4f s  %.1f GFLOP/s; ratio %.3f", seconds[0], flops * 1e-9 / seconds[0],
+          seconds[1], flops * 1e-9 / seconds[1], seconds[1] / seconds[0]);
+  mt_params_free(&params);
+  mt_free(arch.block);
+  b.device->ops->close(b.device);
+  return MT_OK;
+}

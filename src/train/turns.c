@@ -1,0 +1,65 @@
+/* Timing in turns; see turns.h. */
+#include "train/turns.h"
+#include <math.h>
+#include <stdlib.h>
+#include "base/memory.h"
+#include "base/random.h"
+
+enum { MOST_TIMES = 101, LEAST_TIMES = 5, MOST_IN_A_ROW = 32 };
+static const double LONG_ENOUGH = 3e-3; /* seconds of what is timed at once */
+
+static int by_value(const void *a, const void *b)
+{
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+struct mt_spread mt_spread(double *x, int n)
+{
+  qsort(x, (size_t)n, sizeof *x, by_value);
+  return (struct mt_spread){x[0], x[n / 4], (x[n / 2] + x[(n - 1) / 2]) / 2, x[3 * n / 4], x[n - 1]};
+}
+
+/* Seconds of a call, of this rank, timed `in_a_row` at once. */
+static double time_once(struct mt_comm *comm, void (*run)(void *, int), void *self, int which, int in_a_row)
+{
+  mt_barrier(comm);
+  double start = mt_time();
+  for (int i = 0; i < in_a_row; i++)
+    run(self, which);
+  return (mt_time() - start) / in_a_row;
+}
+
+int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self, int which), void *self,
+             struct mt_spread *spread)
+{
+  double first[n], all = 0;
+  int in_a_row[n];
+  for (int i = 0; i < n; i++)
+    first[i] = time_once(comm, run, self, i, 1);
+  mt_max(comm, first, n);
+  for (int i = 0; i < n; i++) {
+    in_a_row[i] = (int)fmax(1, fmin(MOST_IN_A_ROW, ceil(LONG_ENOUGH / first[i])));
+    all += in_a_row[i] * first[i];
+  }
+  int times = (int)fmax(LEAST_TIMES, fmin(MOST_TIMES, seconds / all));
+  double *took = MT_NEW(MT_TAG_PLAN, double, n * MOST_TIMES);
+  for (int t = 0; t < times; t++)
+    for (int i = 0; i < n; i++) {
+      int which = (t + i) % n;
+      took[which * MOST_TIMES + t] = time_once(comm, run, self, which, in_a_row[which]);
+    }
+  for (int i = 0; i < n; i++) {
+    mt_max(comm, took + i * MOST_TIMES, times);
+    spread[i] = mt_spread(took + i * MOST_TIMES, times);
+  }
+  mt_free(took);
+  return times;
+}
+
+float *mt_turns_data(int64_t n)
+{
+  float *x = MT_NEW(MT_TAG_MISC, float, n);
+  mt_random_fill_normal(x, n, 1, MT_STREAM_TEST, 0, 1);
+  return x;
+}

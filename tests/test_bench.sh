@@ -1,0 +1,75 @@
+#!/bin/sh
+# motley bench through the program: every benchmark runs on a small model and prints the lines that scripts read, and bad
+# usage ends with 2. What bench exchange prints is test_measure_program.sh's matter.
+. "${srcdir-.}/tests/program.sh"
+
+say "bench --help names them"
+run 0 0 bench --help
+for what in attention exchange gemm step unshard; do
+  says 1 "^  $what  *[a-z].*, beside "
+done
+
+# of a table: the lines that begin with NAME must have COUNT, and numbers above 0 to the end from word FIRST on
+table() {
+  is "lines of $1" "$(grep -c "^ *$1 " out)" "$2"
+  is "numbers of $1" "$(sed -n "s/^ *$1 //p" out |
+    awk -v first="$3" '{ for (i = first; i <= NF; i++) if ($i !~ /^[0-9.]+$/ || $i <= 0) bad++ } END { print bad + 0 }')" 0
+}
+
+config mixtral >c.ini
+say "bench gemm"
+run 0 1 bench gemm c.ini --set bench.seconds=0
+for product in "q, k, v" "attention output" "experts in" "experts out" head; do
+  for part in forward dx dw; do
+    table "$product  *$part" 1 1
+  done
+done
+table "router  *forward" 1 1
+table "router  *dx, dw" 1 1
+says 1 "^micro-batch: [0-9.]* s  [0-9.]* GFLOP/s; sgemm [0-9.]* s  [0-9.]* GFLOP/s; ratio [0-9.]*$"
+say "of a dense model, on two ranks"
+config gpt2 "model.num_local_experts = 0" "model.num_experts_per_tok = -" >dense.ini
+run 0 2 bench gemm dense.ini --set bench.seconds=0
+table "mlp in  *forward" 1 1
+says 0 "^experts"
+
+say "bench attention, a window and another length"
+run 0 1 bench attention c.ini --set bench.seconds=0
+says 1 "^attention of 2 sequences of 24 positions, 4 heads, 2 of keys and values, width 8, window 0; "
+says 1 "^sgemm of [0-9]* x [0-9]* x [0-9]* [0-9.]* GFLOP/s, triad [0-9.]* GB/s; "
+for pass in forward backward; do
+  says 1 "^$pass  *[0-9. ]* \(FLOP\|memory\)  *[0-9.]*$"
+done
+whole=$(awk '$1 == "forward" { print $2 }' out)
+run 0 1 bench attention c.ini --set bench.seconds=0 --set model.sliding_window=5 --set data.seq_length=20
+says 1 "^attention of 2 sequences of 20 positions, .* window 5; "
+is "FLOP under a window are fewer" "$(awk -v whole="$whole" '$1 == "forward" { print ($2 < whole) }' out)" 1
+
+say "bench unshard: what travels follows from the sharding and the slots"
+MOTLEY_NODES=2,1 run 0 3 bench unshard c.ini --set bench.seconds=0 --set parallel.slots=5,1,2
+says 1 "^a layer of 5 experts of 15.0 KiB on 8 slots: a node sends or gets "
+table unshard 1 1
+table reshard 1 1
+is "bytes between nodes, both ways" "$(awk '$1 == "unshard" { a = $3 } $1 == "reshard" { print (a == $3 && a > 0) }' out)" 1
+MOTLEY_NODES=2,1 run 0 3 bench unshard c.ini --set bench.seconds=0 --set parallel.sharding=owner
+says 1 "on 5 slots, which are the shards themselves: a node sends or gets 0.0 KiB at most"
+is "messages" "$(awk '$1 == "unshard" || $1 == "reshard" { n += $2 + $3 + $4 + $5 } END { print n }' out)" 0
+run 0 1 bench unshard c.ini --set bench.seconds=0 --set parallel.layout=random
+says 1 "^  unshard  *0  *0.0  *0  *0.0 "
+
+say "bad usage"
+run 2 2 bench unshard dense.ini
+says 1 "bench unshard: found a model without experts"
+for what in attention gemm step unshard; do
+  run 2 0 bench $what
+  says 1 "bench: expected WHAT CONFIG"
+done
+run 2 0 bench gemms c.ini
+says 1 "did you mean gemm?"
+run 2 1 bench gemm c.ini --set bench.seconds=-1
+says 1 "bench.seconds: found"
+run 2 1 bench attention c.ini --set bench.second=1
+says 1 "bench.second"
+run 2 1 bench gemm none.ini
+says 1 "none.ini"
+finish
