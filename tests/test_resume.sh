@@ -39,6 +39,32 @@ for case in "mixtral sequence static" "mixtral micro_batch random" "gpt2 sequenc
   end=$(printf 'checkpoints/step-%08d.h5' $end)
   same weights whole/$end signal/$end 0
 done
+say "every sharding, rows of either type: bit for bit, and from one to another"
+for case in "mixtral full bf16" "mixtral node f32" "gpt2 node bf16" "gpt2 owner f32" "qwen owner bf16" "qwen full f32"; do
+  set -- $case
+  say "$case"
+  config $1 "parallel.sharding = $2" "parallel.wire = $3" "train.steps = 6" >c.ini
+  rm -rf whole halves other
+  run 0 4 train c.ini --set log.dir=whole
+  run 0 4 train c.ini --set log.dir=halves --set train.steps=3
+  cp -r halves other
+  run 0 4 train c.ini --set log.dir=halves
+  says 1 "(the same ranks and places: goes on bit for bit)"
+  same log whole/log.jsonl halves/log.jsonl 1 6 0
+  same weights whole/checkpoints/step-00000006.h5 halves/checkpoints/step-00000006.h5 0
+  tolerance=1e-5
+  [ $3 = f32 ] || tolerance=2e-2
+  for sharding in full node owner; do
+    [ $sharding != $2 ] || continue
+    rm -rf moved
+    cp -r other moved
+    run 0 4 train c.ini --set log.dir=moved --set parallel.sharding=$sharding
+    says 1 "(other ranks, places or settings: goes on up to rounding)"
+    same log whole/log.jsonl moved/log.jsonl 4 6 $tolerance
+  done
+done
+rm -rf whole halves other moved
+
 say "other ranks"
 for family in mixtral gpt2; do
   config $family "train.steps = 6" >c.ini
