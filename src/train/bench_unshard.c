@@ -97,7 +97,7 @@ enum mt_status mt_bench_unshard(struct mt_comm *comm, const struct mt_config *co
   if (status == MT_OK)
     status = mt_moe_new(comm, device, config, &params, 1, 1, 1, &moe);
   if (status == MT_OK) {
-    mt_moe_begin_micro(moe, 0, 0);
+    mt_moe_begin_micro(moe, 0, 0, 0);
     measure(comm, config, mt_bench_uplink(comm, config), moe);
     mt_moe_free(moe);
   }
