@@ -1,14 +1,25 @@
 /* Shares; see shares.h. */
 #include "experts/shares.h"
+#include <string.h>
 #include "base/memory.h"
+
+/* A part of the shares before it is in its place. */
+struct mt_run {
+  int32_t pair, slot;
+  int64_t rows;
+};
 
 struct mt_shares *mt_shares_new(const struct mt_cluster *cluster, int nexpert, int nslot)
 {
-  (void)nslot;
   struct mt_shares *shares = MT_ZNEW(MT_TAG_PLAN, struct mt_shares, 1);
   shares->nrank = cluster->nplace;
   shares->nexpert = nexpert;
   shares->first = MT_ZNEW(MT_TAG_PLAN, int32_t, (int64_t)cluster->nplace * nexpert + 1);
+  shares->demand = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)nexpert * cluster->nnode);
+  shares->left = MT_NEW(MT_TAG_PLAN, int64_t, cluster->nplace);
+  shares->ps = MT_NEW(MT_TAG_PLAN, int64_t, cluster->nplace);
+  shares->node_rows = MT_NEW(MT_TAG_PLAN, int64_t, 2 * cluster->nnode);
+  shares->solver = mt_solver_new(cluster, nexpert, nslot);
   return shares;
 }
 
@@ -19,6 +30,12 @@ void mt_shares_free(struct mt_shares *shares)
   mt_free(shares->first);
   mt_free(shares->slot);
   mt_free(shares->rows);
+  mt_free(shares->run);
+  mt_free(shares->demand);
+  mt_free(shares->left);
+  mt_free(shares->ps);
+  mt_free(shares->node_rows);
+  mt_solver_free(shares->solver);
   mt_free(shares);
 }
 
@@ -58,9 +75,112 @@ static void lite(struct mt_shares *shares, const struct mt_cluster *cluster, con
     }
 }
 
+/* Adds a run; its pair's number of runs is counted in the entry behind the pair's. */
+static int add(struct mt_shares *shares, int n, int s, int e, int slot, int64_t rows)
+{
+  int32_t pair = (int32_t)((int64_t)s * shares->nexpert + e);
+  shares->run[n] = (struct mt_run){pair, slot, rows};
+  shares->first[pair + 1]++;
+  return n + 1;
+}
+
+/* What lite would cost by the solver's measure: the last device's time, and the rows over the busiest uplink. */
+static int64_t lite_ps(struct mt_shares *shares, const struct mt_cluster *cluster, const struct mt_layout *layout,
+                       const int64_t *counts, int64_t net_ps)
+{
+  const int P = shares->nrank, E = shares->nexpert, nnode = cluster->nnode;
+  int64_t *device = shares->left, *out = shares->node_rows, *in = out + nnode, last = 0, most = 0;
+  memset(device, 0, sizeof *device * (size_t)P);
+  memset(out, 0, sizeof *out * 2 * (size_t)nnode);
+  for (int s = 0; s < P; s++)
+    for (int e = 0, q = cluster->node_of[s]; e < E; e++) {
+      int64_t rows = counts[(int64_t)s * E + e];
+      int first, nrep = rows ? replicas(layout, e, q, &first) : 0;
+      for (int i = 0; i < nrep; i++) {
+        int64_t part = rows / nrep + (i < rows % nrep);
+        int d = layout->slot_rank[layout->by_expert[first + i]], to = cluster->node_of[d];
+        device[d] += part;
+        out[q] += to != q ? part : 0;
+        in[to] += to != q ? part : 0;
+      }
+    }
+  for (int p = 0; p < P; p++)
+    last = device[p] * shares->ps[p] > last ? device[p] * shares->ps[p] : last;
+  for (int i = 0; i < 2 * nnode; i++)
+    most = out[i] > most ? out[i] : most;
+  return last + net_ps * most;
+}
+
+/* Deals what the solver says of each (expert, node) to the node's ranks: first to a rank its own slots, then both sides
+ * from the lowest up, each taking what is left of the other's, so that a run ends with either a rank or a slot. */
+static void solved(struct mt_shares *shares, const struct mt_cluster *cluster, const struct mt_work *work,
+                   const struct mt_layout *layout, const int64_t *counts)
+{
+  const int P = shares->nrank, E = shares->nexpert, nnode = cluster->nnode;
+  memset(shares->demand, 0, sizeof *shares->demand * (size_t)E * (size_t)nnode);
+  for (int s = 0; s < P; s++)
+    for (int e = 0; e < E; e++)
+      shares->demand[e * nnode + cluster->node_of[s]] += counts[(int64_t)s * E + e];
+  mt_work_row_ps(work, cluster, shares->ps);
+  const int64_t net_ps = mt_work_link_ps(work, cluster, MT_LEVEL_NET);
+  const struct mt_flow *flow =
+      mt_solver_solve(shares->solver, cluster, layout, shares->demand, shares->ps, net_ps);
+  /* Within a node nothing is better than the flow. Between nodes it does not weigh which node's uplink rows come in on. */
+  if (flow->most_rows > 0 &&
+      lite_ps(shares, cluster, layout, counts, net_ps) < flow->last_ps + net_ps * flow->most_rows) {
+    lite(shares, cluster, layout, counts);
+    return;
+  }
+  const int64_t most = (int64_t)P * E + flow->first[E * nnode];
+  mt_grow(MT_TAG_PLAN, (void **)&shares->run, &shares->run_capacity, most, sizeof *shares->run);
+  memset(shares->first, 0, sizeof *shares->first * ((size_t)P * (size_t)E + 1));
+  int n = 0;
+  for (int e = 0; e < E; e++)
+    for (int q = 0; q < nnode; q++) {
+      const int from = flow->first[e * nnode + q], to = flow->first[e * nnode + q + 1];
+      const int low = cluster->node_first[q], high = cluster->node_first[q + 1];
+      if (from == to)
+        continue;
+      for (int s = low; s < high; s++)
+        shares->left[s] = counts[(int64_t)s * E + e];
+      for (int i = from; i < to; i++) {
+        int s = layout->slot_rank[flow->slot[i]];
+        if (s < low || s >= high || !shares->left[s])
+          continue;
+        int64_t rows = shares->left[s] < flow->rows[i] ? shares->left[s] : flow->rows[i];
+        n = add(shares, n, s, e, flow->slot[i], rows);
+        shares->left[s] -= rows;
+        flow->rows[i] -= rows;
+      }
+      for (int i = from, s = low; i < to; i++)
+        while (flow->rows[i] > 0) {
+          while (!shares->left[s])
+            s++;
+          int64_t rows = shares->left[s] < flow->rows[i] ? shares->left[s] : flow->rows[i];
+          n = add(shares, n, s, e, flow->slot[i], rows);
+          shares->left[s] -= rows;
+          flow->rows[i] -= rows;
+        }
+    }
+  mt_grow(MT_TAG_PLAN, (void **)&shares->slot, &shares->slot_capacity, n, sizeof *shares->slot);
+  mt_grow(MT_TAG_PLAN, (void **)&shares->rows, &shares->row_capacity, n, sizeof *shares->rows);
+  for (int64_t pair = 0; pair < (int64_t)P * E; pair++)
+    shares->first[pair + 1] += shares->first[pair];
+  for (int i = n - 1; i >= 0; i--) { /* backwards, so that the ends become beginnings and the order stays */
+    int32_t at = --shares->first[shares->run[i].pair + 1];
+    shares->slot[at] = shares->run[i].slot;
+    shares->rows[at] = shares->run[i].rows;
+  }
+  for (int64_t pair = 0; pair < (int64_t)P * E; pair++)
+    shares->first[pair] = shares->first[pair + 1];
+  shares->first[(int64_t)P * E] = n;
+}
+
 void mt_shares_deal(struct mt_shares *shares, enum mt_dispatch_kind kind, const struct mt_cluster *cluster,
                     const struct mt_work *work, const struct mt_layout *layout, const int64_t *counts)
 {
-  (void)kind, (void)work;
-  lite(shares, cluster, layout, counts);
+  if (kind == MT_DISPATCH_LITE)
+    lite(shares, cluster, layout, counts);
+  else
+    solved(shares, cluster, work, layout, counts);
 }

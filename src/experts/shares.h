@@ -6,13 +6,15 @@
  * they decide who waits for whom.
  *   lite: evenly over the expert's slots in the source's node, else over all of them (LAER-MoE's lite routing, made
  *         deterministic). A row leaves the node only if it must.
- *   solved: so that the last device is done as early as possible, given speeds and links; see shares_solve.c.
+ *   solved: so that the last device is done as early as possible, given speeds and links (solver.h); by that
+ *         measure never later than lite.
  * The trap: integers only, and an order of everything, or ranks would disagree. */
 #ifndef MT_SHARES_H
 #define MT_SHARES_H
 #include <stdint.h>
 #include "base/config.h"
 #include "experts/layout.h"
+#include "experts/solver.h"
 #include "experts/work.h"
 
 struct mt_shares {
@@ -21,7 +23,11 @@ struct mt_shares {
   int32_t *slot;  /* of a run: a slot that holds e */
   int64_t *rows;  /* of a run: > 0; the sum over (s, e)'s runs is counts[s][e] */
   int64_t slot_capacity, row_capacity; /* runs that there is room for */
-  struct mt_solver *solver;            /* owned: scratch of solved */
+  /* scratch of solved, owned */
+  struct mt_solver *solver;
+  struct mt_run *run;
+  int64_t run_capacity;
+  int64_t *demand, *left, *ps, *node_rows; /* [E nnode], [P], [P], [2 nnode] */
 };
 
 /* For layouts of nexpert experts on nslot slots in all; empty. Local. The caller frees. */
@@ -29,7 +35,8 @@ struct mt_shares *mt_shares_new(const struct mt_cluster *cluster, int nexpert, i
 void mt_shares_free(struct mt_shares *shares); /* NULL allowed */
 /* Fills the shares from counts [P][E]. Local and pure: equal arguments give equal shares on every rank. Allocates only where
  * runs outgrow the buffers (counted growths). lite: O(runs); at most P E + P S / nnode of them on nodes of one size that
- * hold all experts. solved: at most P E + nnode S runs. */
+ * hold all experts. solved: at most P E + E nnode + 2 S, or
+ * lite's. */
 void mt_shares_deal(struct mt_shares *shares, enum mt_dispatch_kind kind, const struct mt_cluster *cluster,
                     const struct mt_work *work, const struct mt_layout *layout, const int64_t *counts);
 
