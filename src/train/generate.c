@@ -6,6 +6,7 @@
 #include "train/train.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "train/pass.h"
 #include "train/sample.h"
 #include "train/session.h"
 #include <ctype.h>
@@ -54,30 +55,6 @@ static void show(const struct mt_config *config, const int32_t *token, int64_t n
   }
 }
 
-static void forward(struct mt_model *model, int64_t key)
-{
-  mt_model_batch(model, model->comm->rank == 0);
-  if (model->moe) {
-    mt_moe_begin_step(model->moe, 0, (double)model->T, 1);
-    mt_moe_begin_micro(model->moe, 0, model->B, key);
-  }
-  mt_model_embed(model);
-  for (int l = 0; l < model->arch.L; l++) {
-    int m = model->arch.block[l].moe;
-    mt_model_attention(model, l);
-    if (m < 0) {
-      mt_model_mlp(model, l);
-      continue;
-    }
-    mt_moe_gate(model->moe, m, model->layer[l].y2, model->weight + model->arch.block[l].gate_w);
-    mt_moe_counts(model->moe, m);
-    mt_moe_unshard(model->moe, m);
-    mt_moe_dispatch(model->moe, m, model->layer[l].y2);
-    mt_moe_experts(model->moe, m);
-    mt_moe_combine(model->moe, m, model->x[l + 1]);
-  }
-}
-
 static enum mt_status generate(struct mt_session *session, int64_t T)
 {
   struct mt_comm *comm = session->comm;
@@ -102,8 +79,16 @@ static enum mt_status generate(struct mt_session *session, int64_t T)
   float *logits = MT_NEW(MT_TAG_MISC, float, V);
   struct mt_candidate *work = MT_NEW(MT_TAG_MISC, struct mt_candidate, V);
   const struct mt_sampling sampling = {config->generate.temperature, config->generate.top_k, config->generate.top_p};
+  struct mt_tasks forward = {0}; /* the head is computed for one position alone */
+  struct mt_task_times times = {0};
+  mt_pass_forward(&forward, model, 0, -1);
   for (int64_t i = 0; i < config->generate.length; i++) {
-    forward(model, ((int64_t)1 << 41) + i);
+    mt_model_batch(model, comm->rank == 0);
+    if (model->moe) { /* keys of their own, as those of evaluations */
+      mt_moe_begin_step(model->moe, 0, (double)T, 1);
+      mt_moe_begin_micro(model->moe, 0, model->B, ((int64_t)1 << 41) + i);
+    }
+    mt_tasks_run(&forward, &times);
     if (comm->rank == 0) {
       mt_model_logits(model, n - 1, 1, logits);
       if (n == T) {
@@ -115,6 +100,7 @@ static enum mt_status generate(struct mt_session *session, int64_t T)
       show(config, token + n - 1, 1, 0);
     }
   }
+  mt_tasks_free(&forward);
   mt_free(work);
   mt_free(logits);
   mt_write("\n", 1);

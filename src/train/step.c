@@ -3,6 +3,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "train/optimizer.h"
+#include "train/pass.h"
 #include <math.h>
 #include <string.h>
 
@@ -58,108 +59,6 @@ static void do_batch(void *self, const struct mt_task *task)
     mt_moe_begin_micro(step->model->moe, step->share.first[step->comm->rank] + from, B, step->number * step->nmicro + task->micro);
 }
 
-static void do_embed(void *self, const struct mt_task *task)
-{
-  (void)task;
-  struct mt_model *model = ((struct mt_step *)self)->model;
-  mt_model_embed(model);
-  if (model->N && mt_fail_point("nan")) {
-    float bad = NAN;
-    model->device->ops->copy(model->device, MT_DEV_MATH, model->x[0], &bad, sizeof bad);
-    model->device->ops->sync(model->device, MT_DEV_MATH);
-  }
-}
-
-#define MODEL(self) (((struct mt_step *)(self))->model)
-#define MOE(self) (MODEL(self)->moe)
-#define NUMBER(self, task) (MODEL(self)->arch.block[(task)->layer].moe)
-#define GATE_W(self, task) (MODEL(self)->weight + MODEL(self)->arch.block[(task)->layer].gate_w)
-
-static void do_attention(void *self, const struct mt_task *task)
-{
-  mt_model_attention(MODEL(self), task->layer);
-}
-
-static void do_mlp(void *self, const struct mt_task *task)
-{
-  mt_model_mlp(MODEL(self), task->layer);
-}
-
-static void do_gate(void *self, const struct mt_task *task)
-{
-  mt_moe_gate(MOE(self), NUMBER(self, task), MODEL(self)->layer[task->layer].y2, GATE_W(self, task));
-}
-
-static void do_counts(void *self, const struct mt_task *task)
-{
-  mt_moe_counts(MOE(self), NUMBER(self, task));
-  if (NUMBER(self, task) == MOE(self)->nmoe - 1)
-    mt_moe_end_forward(MOE(self));
-}
-
-static void do_unshard(void *self, const struct mt_task *task)
-{
-  mt_moe_unshard(MOE(self), NUMBER(self, task));
-}
-
-static void do_dispatch(void *self, const struct mt_task *task)
-{
-  mt_moe_dispatch(MOE(self), NUMBER(self, task), MODEL(self)->layer[task->layer].y2);
-}
-
-static void do_experts(void *self, const struct mt_task *task)
-{
-  mt_moe_experts(MOE(self), NUMBER(self, task));
-}
-
-static void do_combine(void *self, const struct mt_task *task)
-{
-  mt_moe_combine(MOE(self), NUMBER(self, task), MODEL(self)->x[task->layer + 1]);
-}
-
-static void do_head(void *self, const struct mt_task *task)
-{
-  (void)task;
-  mt_model_head(MODEL(self), ((struct mt_step *)self)->training);
-}
-
-static void do_combine_back(void *self, const struct mt_task *task)
-{
-  mt_moe_combine_back(MOE(self), NUMBER(self, task), MODEL(self)->dx);
-}
-
-static void do_experts_back(void *self, const struct mt_task *task)
-{
-  mt_moe_experts_back(MOE(self), NUMBER(self, task));
-}
-
-static void do_dispatch_back(void *self, const struct mt_task *task)
-{
-  mt_moe_dispatch_back(MOE(self), NUMBER(self, task), MODEL(self)->dy);
-}
-
-static void do_reshard(void *self, const struct mt_task *task)
-{
-  mt_moe_reshard(MOE(self), NUMBER(self, task));
-}
-
-static void do_gate_back(void *self, const struct mt_task *task)
-{
-  struct mt_model *model = MODEL(self);
-  mt_moe_gate_back(MOE(self), NUMBER(self, task), model->dy, model->layer[task->layer].y2, GATE_W(self, task),
-                   model->grad + model->arch.block[task->layer].gate_w);
-}
-
-static void do_mlp_back(void *self, const struct mt_task *task)
-{
-  mt_model_mlp_back(MODEL(self), task->layer);
-}
-
-static void do_attention_back(void *self, const struct mt_task *task)
-{
-  mt_model_attention_back(MODEL(self), task->layer);
-}
-
 /* The first thing in this micro-step's activations that is not finite, said where the step will say so: see statistics. */
 static void note_nonfinite(struct mt_step *step, int micro)
 {
@@ -180,7 +79,7 @@ static void do_embed_back(void *self, const struct mt_task *task)
 static void do_reduce(void *self, const struct mt_task *task)
 {
   (void)task;
-  mt_model_reduce(MODEL(self));
+  mt_model_reduce(((struct mt_step *)self)->model);
 }
 
 /* One rank says what was not finite: the first that saw it in an activation, else the first that has it in a gradient, else
@@ -279,7 +178,7 @@ static void do_update(void *self, const struct mt_task *task)
 static void do_publish(void *self, const struct mt_task *task)
 {
   (void)task;
-  mt_model_publish(MODEL(self));
+  mt_model_publish(((struct mt_step *)self)->model);
 }
 
 /* ---- the lists ---- */
@@ -288,55 +187,6 @@ static int add(struct mt_step *step, struct mt_tasks *tasks, enum mt_task_kind k
                void (*run)(void *, const struct mt_task *), int after)
 {
   return mt_tasks_add(tasks, kind, lane, micro, layer, 0, run, step, 1, &after);
-}
-
-/* The lane of communication that crosses nodes where there are several. */
-static enum mt_lane wire(const struct mt_step *step)
-{
-  return step->comm->nnode > 1 ? MT_LANE_INTER : MT_LANE_INTRA;
-}
-
-static int add_forward(struct mt_step *step, struct mt_tasks *tasks, int micro, int last)
-{
-  const struct mt_arch *arch = &step->model->arch;
-  const enum mt_lane compute = MT_LANE_COMPUTE;
-  last = add(step, tasks, MT_TASK_EMBED, compute, micro, -1, do_embed, last);
-  for (int l = 0; l < arch->L; l++) {
-    last = add(step, tasks, MT_TASK_ATTENTION, compute, micro, l, do_attention, last);
-    if (arch->block[l].moe < 0) {
-      last = add(step, tasks, MT_TASK_MLP, compute, micro, l, do_mlp, last);
-      continue;
-    }
-    last = add(step, tasks, MT_TASK_GATE, compute, micro, l, do_gate, last);
-    last = add(step, tasks, MT_TASK_COUNTS, wire(step), micro, l, do_counts, last);
-    int weights = add(step, tasks, MT_TASK_UNSHARD, wire(step), micro, l, do_unshard, last);
-    last = add(step, tasks, MT_TASK_DISPATCH, wire(step), micro, l, do_dispatch, last);
-    last = mt_tasks_add(tasks, MT_TASK_EXPERTS, compute, micro, l, 0, do_experts, step, 2, (int[]){last, weights});
-    last = add(step, tasks, MT_TASK_COMBINE, wire(step), micro, l, do_combine, last);
-  }
-  return add(step, tasks, MT_TASK_HEAD, compute, micro, -1, do_head, last);
-}
-
-static int add_backward(struct mt_step *step, struct mt_tasks *tasks, int micro, int last)
-{
-  const struct mt_arch *arch = &step->model->arch;
-  const enum mt_lane compute = MT_LANE_COMPUTE;
-  for (int l = (int)arch->L - 1; l >= 0; l--) {
-    if (step->config->train.recompute)
-      last = add(step, tasks, MT_TASK_ATTENTION, compute, micro, l, do_attention, last);
-    if (arch->block[l].moe < 0)
-      last = add(step, tasks, MT_TASK_MLP_BACK, compute, micro, l, do_mlp_back, last);
-    else {
-      int weights = add(step, tasks, MT_TASK_UNSHARD, wire(step), micro, l, do_unshard, last);
-      last = add(step, tasks, MT_TASK_COMBINE_BACK, wire(step), micro, l, do_combine_back, last);
-      last = mt_tasks_add(tasks, MT_TASK_EXPERTS_BACK, compute, micro, l, 0, do_experts_back, step, 2, (int[]){last, weights});
-      int grads = add(step, tasks, MT_TASK_RESHARD, wire(step), micro, l, do_reshard, last);
-      last = add(step, tasks, MT_TASK_DISPATCH_BACK, wire(step), micro, l, do_dispatch_back, last);
-      last = mt_tasks_add(tasks, MT_TASK_GATE_BACK, compute, micro, l, 0, do_gate_back, step, 2, (int[]){last, grads});
-    }
-    last = add(step, tasks, MT_TASK_ATTENTION_BACK, compute, micro, l, do_attention_back, last);
-  }
-  return add(step, tasks, MT_TASK_EMBED_BACK, compute, micro, -1, do_embed_back, last);
 }
 
 struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
@@ -354,17 +204,19 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->loads = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe * comm->size);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
   step->nmicro = micro_steps(config, &step->share);
-  add_forward(step, &step->forward, 0, -1);
+  mt_pass_head(&step->forward, model, 0, 0, mt_pass_forward(&step->forward, model, 0, -1));
   int last = -1;
   for (int m = 0; m < step->nmicro; m++) {
     last = add(step, &step->tasks, MT_TASK_BATCH, MT_LANE_COMPUTE, m, -1, do_batch, last);
-    last = add_forward(step, &step->tasks, m, last);
-    last = add_backward(step, &step->tasks, m, last);
+    last = mt_pass_forward(&step->tasks, model, m, last);
+    last = mt_pass_head(&step->tasks, model, m, 1, last);
+    last = mt_pass_backward(&step->tasks, model, m, last);
+    last = add(step, &step->tasks, MT_TASK_EMBED_BACK, MT_LANE_COMPUTE, m, -1, do_embed_back, last);
   }
-  last = add(step, &step->tasks, MT_TASK_REDUCE, wire(step), -1, -1, do_reduce, last);
-  last = add(step, &step->tasks, MT_TASK_STATISTICS, wire(step), -1, -1, do_statistics, last);
+  last = add(step, &step->tasks, MT_TASK_REDUCE, mt_pass_wire(step->comm), -1, -1, do_reduce, last);
+  last = add(step, &step->tasks, MT_TASK_STATISTICS, mt_pass_wire(step->comm), -1, -1, do_statistics, last);
   last = add(step, &step->tasks, MT_TASK_UPDATE, MT_LANE_COMPUTE, -1, -1, do_update, last);
-  add(step, &step->tasks, MT_TASK_PUBLISH, wire(step), -1, -1, do_publish, last);
+  add(step, &step->tasks, MT_TASK_PUBLISH, mt_pass_wire(step->comm), -1, -1, do_publish, last);
   return step;
 }
 
@@ -389,7 +241,6 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   const int64_t batch = step->config->train.global_batch, T = step->model->T;
   step->number = number;
   step->first = first;
-  step->training = 1;
   step->status = MT_OK;
   step->hash = 0;
   step->hashed = 0;
@@ -427,7 +278,6 @@ enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, i
   mt_part_free(&share);
   mt_max_int(step->comm, &nmicro, 1);
   const double tokens = (double)n * (double)model->T;
-  step->training = 0;
   step->status = MT_OK;
   model->loss_sum = 0;
   if (model->moe)

@@ -49,7 +49,6 @@ struct mt_step {
   int32_t *sample;         /* [T + 1] */
   uint32_t hash;           /* of this rank's sequences so far */
   int64_t hashed;          /* bytes */
-  int training;
   enum mt_status status;   /* this rank's, of reading */
   int64_t updates;         /* updates made so far: skipped steps do not count; part of the checkpoint */
   const char *bad;         /* what was not finite first on this rank in this step, NULL = nothing */
