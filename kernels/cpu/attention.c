@@ -4,8 +4,8 @@
  * activations. The idea: blocks of QUERIES x KEYS scores with a running maximum and sum per query (Dao et
  * al., FlashAttention, 2022; backward recomputes the probabilities from lse). The matrix products are small
  * sgemms straight on the rows of qkv. A forward task is (sequence, head, block of queries); a backward task
- * is (sequence, key/value head): it owns all it writes, since the query heads of its group are the only ones
- * that add to its dk and dv, in order. The trap: masks. What a query sees of a block of keys is a range [lo,
+ * is (sequence, key/value head), and where these are few a part of its blocks of queries: the parts' sums for dk
+ * and dv are added up in order afterwards. The trap: masks. What a query sees of a block of keys is a range [lo,
  * hi) (causal, window), inside it a segment test; the rest is set to zero after the exponential, never
  * computed with. */
 #include "build.h"
@@ -19,10 +19,26 @@ struct range {
   int64_t lo, hi;
 };
 
+/* Parts of a backward task. By shapes alone: enough tasks for many threads, whatever their number here. */
+static int64_t parts_of(const struct mt_attention *a)
+{
+  enum { ENOUGH = 16 };
+  int64_t tasks = mt_max(1, a->B * a->KV), blocks = a->H / a->KV * mt_pieces(a->T, QUERIES);
+  return mt_max(1, mt_min((ENOUGH + tasks - 1) / tasks, blocks));
+}
+
+/* Elements of the parts' sums but for the first parts', which go to dqkv. */
+static int64_t sums_of(const struct mt_attention *a)
+{
+  return a->B * a->KV * (parts_of(a) - 1) * 2 * a->T * a->D;
+}
+
 static int64_t attention_work(const struct mt_device *device, const struct mt_attention *a)
 {
-  (void)a;
-  return device->threads * (int64_t)(2 * BLOCK * sizeof(float)); /* scores and their gradients */
+  int64_t most = 0;
+  for (struct mt_attention fewer = *a; fewer.B > 0; fewer.B--) /* fewer sequences may have more parts */
+    most = mt_max(most, sums_of(&fewer));
+  return (device->threads * (int64_t)(2 * BLOCK) + most) * (int64_t)sizeof(float); /* scores and their gradients */
 }
 
 /* The range of keys [k0, k1) outside of which query i sees nothing; inside it only segments hide keys. */
@@ -183,13 +199,18 @@ static void attention(struct mt_device *device, const struct mt_attention *a, vo
   }
 }
 
+/* Where gradients of keys and values are summed: position 0, rows `stride` apart. */
+struct sums {
+  float *dk, *dv;
+  int64_t stride;
+};
+
 /* One block of queries of one head, backward: dq overwritten, dk and dv of its keys added to. The pointers
- * are those of position 0 of this sequence and head: q, k, v and dq, dk, dv at `stride`; dout, out at stride
+ * are those of position 0 of this sequence and head: q, k, v and dq at `stride`; dout, out at stride
  * H D. p and ds: workspace [QUERIES, KEYS]. */
-static void backward_block(const struct mt_attention *a, const int32_t *segment, float *dq, float *dk,
-                           float *dv, const float *dout, const float *q, const float *k, const float *v,
-                           const float *out, const float *lse, int64_t stride, int64_t q0, int64_t q1,
-                           float *p, float *ds)
+static void backward_block(const struct mt_attention *a, const int32_t *segment, float *dq, struct sums to,
+                           const float *dout, const float *q, const float *k, const float *v, const float *out,
+                           const float *lse, int64_t stride, int64_t q0, int64_t q1, float *p, float *ds)
 {
   float delta[QUERIES]; /* <dout, out> = sum over keys of p dp */
   int64_t n = q1 - q0, D = a->D, ldo = a->H * D;
@@ -213,9 +234,9 @@ static void backward_block(const struct mt_attention *a, const int32_t *segment,
       for (int64_t j = 0; j < width; j++)
         dsi[j] = pi[j] * (dsi[j] - mean);
     }
-    mt_gemm('T', 'N', width, D, n, 1.0f, p, KEYS, dout + q0 * ldo, ldo, 1.0f, dv + k0 * stride, stride);
-    mt_gemm('T', 'N', width, D, n, a->scale, ds, KEYS, q + q0 * stride, stride, 1.0f, dk + k0 * stride,
-            stride);
+    mt_gemm('T', 'N', width, D, n, 1.0f, p, KEYS, dout + q0 * ldo, ldo, 1.0f, to.dv + k0 * to.stride, to.stride);
+    mt_gemm('T', 'N', width, D, n, a->scale, ds, KEYS, q + q0 * stride, stride, 1.0f, to.dk + k0 * to.stride,
+            to.stride);
     mt_gemm('N', 'N', n, D, width, a->scale, ds, KEYS, k + k0 * stride, stride, begun ? 1.0f : 0.0f,
             dq + q0 * stride, stride);
     begun = 1;
@@ -227,27 +248,45 @@ static void backward_block(const struct mt_attention *a, const int32_t *segment,
 static void attention_back(struct mt_device *device, const struct mt_attention *a, void *dqkv_,
                            const void *dout_, const void *qkv_, const void *out_, const float *lse)
 {
-  float *dqkv = dqkv_;
+  float *dqkv = dqkv_, *sums = (float *)device->work + device->threads * (int64_t)(2 * BLOCK);
   const float *dout = dout_, *qkv = qkv_, *out = out_;
-  int64_t T = a->T, H = a->H, KV = a->KV, D = a->D, stride = (H + 2 * KV) * D;
+  const int64_t T = a->T, H = a->H, KV = a->KV, D = a->D, stride = (H + 2 * KV) * D, group = H / KV;
+  const int64_t parts = parts_of(a), blocks = group * mt_pieces(T, QUERIES);
 #pragma omp parallel num_threads(team(device, a))
   {
     float *p = (float *)device->work + omp_get_thread_num() * (int64_t)(2 * BLOCK), *ds = p + BLOCK;
     mt_gemm_region();
 #pragma omp for schedule(dynamic)
-    for (int64_t task = 0; task < a->B * KV; task++) {
+    for (int64_t number = 0; number < a->B * KV * parts; number++) {
+      int64_t task = number / parts, part = parts - 1 - number % parts; /* the longest first */
       int64_t b = task / KV, kv = task % KV, row = b * T * stride;
       int64_t at_k = row + (H + kv) * D, at_v = at_k + KV * D;
+      float *mine = sums + (task * (parts - 1) + part - 1) * 2 * T * D;
+      struct sums to = {part ? mine : dqkv + at_k, part ? mine + T * D : dqkv + at_v, part ? D : stride};
       for (int64_t t = 0; t < T; t++) {
-        memset(dqkv + at_k + t * stride, 0, (size_t)D * sizeof *dqkv);
-        memset(dqkv + at_v + t * stride, 0, (size_t)D * sizeof *dqkv);
+        memset(to.dk + t * to.stride, 0, (size_t)D * sizeof *to.dk);
+        memset(to.dv + t * to.stride, 0, (size_t)D * sizeof *to.dv);
       }
-      for (int64_t h = kv * (H / KV); h < (kv + 1) * (H / KV); h++) {
+      for (int64_t i = part; i < blocks; i += parts) { /* all parts have short ones and long ones */
+        int64_t h = kv * group + i % group, q0 = i / group * QUERIES;
         int64_t at_q = row + h * D, at_out = (b * T * H + h) * D;
-        for (int64_t q0 = 0; q0 < T; q0 += QUERIES)
-          backward_block(a, a->segment ? a->segment + b * T : NULL, dqkv + at_q, dqkv + at_k, dqkv + at_v,
-                         dout + at_out, qkv + at_q, qkv + at_k, qkv + at_v, out + at_out,
-                         lse + (b * H + h) * T, stride, q0, mt_min(T, q0 + QUERIES), p, ds);
+        backward_block(a, a->segment ? a->segment + b * T : NULL, dqkv + at_q, to, dout + at_out, qkv + at_q,
+                       qkv + at_k, qkv + at_v, out + at_out, lse + (b * H + h) * T, stride, q0,
+                       mt_min(T, q0 + QUERIES), p, ds);
+      }
+    }
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < (parts > 1 ? a->B * KV * T : 0); i++) {
+      int64_t task = i / T, t = i % T;
+      float *dk = dqkv + (task / KV * T + t) * stride + (H + task % KV) * D, *dv = dk + KV * D;
+      for (int64_t part = 1; part < parts; part++) {
+        const float *more_k = sums + (task * (parts - 1) + part - 1) * 2 * T * D + t * D, *more_v = more_k + T * D;
+#pragma omp simd
+        for (int64_t d = 0; d < D; d++)
+          dk[d] += more_k[d];
+#pragma omp simd
+        for (int64_t d = 0; d < D; d++)
+          dv[d] += more_v[d];
       }
     }
   }

@@ -1,8 +1,8 @@
 /* `motley bench attention`: attention beside what the machine allows.
  *
- * The bound of a pass is the longer of its FLOP at the GEMM library's best rate and of its arrays' bytes, each moved once,
- * at the rate of a streaming loop. FLOP are counted for the pairs of positions that see each other, so what is computed of
- * masked ones counts as loss. */
+ * The bound of a pass is the longer of its FLOP at the GEMM library's best rate and of its arrays' bytes, each moved
+ * once, at the rate of a streaming loop. FLOP are counted for the pairs of positions that see each other, so what is
+ * computed of masked ones counts as loss. */
 #include "train/bench_attention.h"
 #include <math.h>
 #include "base/log.h"
@@ -54,16 +54,16 @@ static void report(const struct bench *b, const struct mt_spread *spread, int ti
   const double flop[] = {4 * pairs * (double)a->D, 10 * pairs * (double)a->D};
   const double bytes[] = {4 * (2 * q + kv + lse), 4 * (4 * q + 2 * kv + lse)};
   static const char *const name[] = {"forward", "backward"};
-  mt_info("sgemm of %d x %d x %d %.1f GFLOP/s, triad %.2f GB/s; %d times each", SIDE, SIDE, SIDE, flops * 1e-9, rate * 1e-9,
-          times);
-  mt_info("%-10s %10s %10s %10s %21s %10s %10s %8s %7s", "", "GFLOP", "MiB", "median us", "quartiles", "GFLOP/s", "bound us", "by",
-          "ratio");
+  mt_info("sgemm of %d x %d x %d %.1f GFLOP/s, triad %.2f GB/s; %d times each", SIDE, SIDE, SIDE, flops * 1e-9,
+          rate * 1e-9, times);
+  mt_info("%-10s %10s %10s %10s %21s %10s %10s %8s %7s", "", "GFLOP", "MiB", "median us", "quartiles", "GFLOP/s",
+          "bound us", "by", "ratio");
   for (int pass = FORWARD; pass <= BACKWARD; pass++) {
     const struct mt_spread *s = &spread[pass];
     double compute = flop[pass] / flops, memory = bytes[pass] / rate, bound = fmax(compute, memory);
     mt_info("%-10s %10.4f %10.2f %10.0f %10.0f %10.0f %10.1f %10.0f %8s %7.3f", name[pass], flop[pass] * 1e-9,
-            bytes[pass] / 1048576, 1e6 * s->median, 1e6 * s->quarter, 1e6 * s->three_quarters, flop[pass] * 1e-9 / s->median,
-            1e6 * bound, compute < memory ? "memory" : "FLOP", bound / s->median);
+            bytes[pass] / 1048576, 1e6 * s->median, 1e6 * s->quarter, 1e6 * s->three_quarters,
+            flop[pass] * 1e-9 / s->median, 1e6 * bound, compute < memory ? "memory" : "FLOP", bound / s->median);
   }
 }
 
@@ -74,8 +74,14 @@ enum mt_status mt_bench_attention(struct mt_comm *comm, const struct mt_config *
   MT_TRY(mt_agree(comm, mt_device_open("cpu", threads, &b.device)));
   const int64_t B = config->train.micro_batch, T = config->data.seq_length, D = config->model.head_dim;
   const int64_t H = config->model.num_attention_heads, KV = config->model.num_key_value_heads;
-  b.attention = (struct mt_attention){.B = B, .T = T, .H = H, .KV = KV, .D = D, .causal = 1,
-                                      .window = config->model.sliding_window, .scale = 1 / sqrtf((float)D)};
+  b.attention = (struct mt_attention){.B = B,
+                                      .T = T,
+                                      .H = H,
+                                      .KV = KV,
+                                      .D = D,
+                                      .causal = 1,
+                                      .window = config->model.sliding_window,
+                                      .scale = 1 / sqrtf((float)D)};
   mt_device_reserve(b.device, b.device->kernels->attention_work(b.device, &b.attention));
   b.qkv = mt_turns_data(B * T * (H + 2 * KV) * D);
   b.out = mt_turns_data(B * T * H * D);
@@ -85,10 +91,10 @@ enum mt_status mt_bench_attention(struct mt_comm *comm, const struct mt_config *
   b.a = mt_turns_data(STREAM);
   b.b = mt_turns_data(STREAM);
   b.c = mt_turns_data(STREAM);
-  mt_info("attention of %lld sequences of %lld positions, %lld heads, %lld of keys and values, width %lld, window %lld; %s, %d "
-          "threads a rank",
-          (long long)B, (long long)T, (long long)H, (long long)KV, (long long)D, (long long)b.attention.window, b.device->name,
-          threads);
+  mt_info("attention of %lld sequences of %lld positions, %lld heads, %lld of keys and values, width %lld, "
+          "window %lld; %s, %d threads a rank",
+          (long long)B, (long long)T, (long long)H, (long long)KV, (long long)D, (long long)b.attention.window,
+          b.device->name, threads);
   struct mt_spread spread[NRUN];
   int times = mt_turns(comm, config->bench.seconds, NRUN, run, &b, spread);
   report(&b, spread, times);

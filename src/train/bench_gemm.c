@@ -1,7 +1,7 @@
 /* `motley bench gemm`: the kernels' matrix products beside bare calls of the GEMM library.
  *
- * The idea: each product of a micro-batch is computed both ways in turns. The experts' rows are ragged on purpose (from few
- * to twice the mean), as routing makes them; the library gets one call for each expert. */
+ * The idea: each product of a micro-batch is computed both ways in turns. The experts' rows are ragged on purpose (from
+ * few to twice the mean), as routing makes them; the library gets one call for each expert. */
 #include "train/bench_gemm.h"
 #include <stddef.h>
 #include "base/log.h"
@@ -68,8 +68,8 @@ static void run(void *self, int which)
 }
 
 /* One product; what a step spends on it is added to seconds[2] (ours, the library's), its FLOP to *flops. */
-static void run_product(struct mt_comm *comm, struct bench *b, const struct mt_product *p, double duration, double *seconds,
-                        double *flops)
+static void run_product(struct mt_comm *comm, struct bench *b, const struct mt_product *p, double duration,
+                        double *seconds, double *flops)
 {
   int64_t weight[p->ngroup], rows = p->ngroup * p->n;
   for (int g = 0; g < p->ngroup; g++)
@@ -89,8 +89,9 @@ static void run_product(struct mt_comm *comm, struct bench *b, const struct mt_p
     double flop = mt_product_flops(p) * (b->router && part == DX ? 2 : 1);
     double mine = spread[2 * part].median, theirs = spread[2 * part + 1].median;
     mt_info("%-18s %-8s %6lld %8lld %8lld %8lld %10.3f %6d %11.1f %11.1f %7.3f", p->name,
-            b->router && part == DX ? "dx, dw" : part_name[part], (long long)p->ngroup, (long long)rows, (long long)p->in,
-            (long long)p->out, flop * 1e-6, times, flop * 1e-9 / mine, flop * 1e-9 / theirs, theirs / mine);
+            b->router && part == DX ? "dx, dw" : part_name[part], (long long)p->ngroup, (long long)rows,
+            (long long)p->in, (long long)p->out, flop * 1e-6, times, flop * 1e-9 / mine, flop * 1e-9 / theirs,
+            theirs / mine);
     seconds[0] += mine * p->times;
     seconds[1] += theirs * p->times;
     *flops += flop * p->times;
@@ -114,23 +115,23 @@ enum mt_status mt_bench_gemm(struct mt_comm *comm, const struct mt_config *confi
   struct mt_product p[MT_MOST_PRODUCTS];
   const int64_t T = config->data.seq_length, N = config->train.micro_batch * T;
   int n = mt_products(&arch, params.nmoe, N, T, 1, p);
-  mt_info("products of a micro-batch of %lld tokens, %s, %d threads a rank, FLOP = 2 rows in out; experts have from few rows to "
-          "twice the mean",
+  mt_info("products of a micro-batch of %lld tokens, %s, %d threads a rank, FLOP = 2 rows in out; experts have from "
+          "few rows to twice the mean",
           (long long)N, b.device->name, threads);
-  mt_info("%-18s %-8s %6s %8s %8s %8s %10s %6s %11s %11s %7s", "product", "", "groups", "rows", "in", "out", "MFLOP", "times",
-          "GFLOP/s", "sgemm", "ratio");
+  mt_info("%-18s %-8s %6s %8s %8s %8s %10s %6s %11s %11s %7s", "product", "", "groups", "rows", "in", "out", "MFLOP",
+          "times", "GFLOP/s", "sgemm", "ratio");
   double seconds[2] = {0}, flops = 0;
   for (int i = 0; i < n; i++) {
     if (p[i].kind == MT_PRODUCT_ATTENTION)
-      continue; /* has a benchmark of its own */
+      continue;       /* has a benchmark of its own */
     if (i == n - 1) { /* the head's logits exist for some rows at a time */
       p[i].n = mt_model_head_rows(arch.V, N);
       p[i].times *= (double)N / (double)p[i].n;
     }
     run_product(comm, &b, &p[i], config->bench.seconds, seconds, &flops);
   }
-  mt_info("micro-batch: %.4f s  %.1f GFLOP/s; sgemm %.4f s  %.1f GFLOP/s; ratio %.3f", seconds[0], flops * 1e-9 / seconds[0],
-          seconds[1], flops * 1e-9 / seconds[1], seconds[1] / seconds[0]);
+  mt_info("micro-batch: %.4f s  %.1f GFLOP/s; sgemm %.4f s  %.1f GFLOP/s; ratio %.3f", seconds[0],
+          flops * 1e-9 / seconds[0], seconds[1], flops * 1e-9 / seconds[1], seconds[1] / seconds[0]);
   mt_params_free(&params);
   mt_free(arch.block);
   b.device->ops->close(b.device);

@@ -1,8 +1,8 @@
 /* `motley bench unshard`: experts from shards to slots, and their gradients back, beside what the links allow.
  *
- * The bound of both is the longer of two times: of all nodes the most bytes that one sends or gets, over its uplink; and of
- * all ranks the most bytes that one sends or gets within its node, at the node's measured rate. What one way sends the other
- * way gets, so the larger of both counts stands for sending and getting. */
+ * The bound of both is the longer of two times: of all nodes the most bytes that one sends or gets, over its uplink;
+ * and of all ranks the most bytes that one sends or gets within its node, at the node's measured rate. What one way
+ * sends the other way gets, so the larger of both counts stands for sending and getting. */
 #include "train/bench_unshard.h"
 #include <math.h>
 #include <string.h>
@@ -67,17 +67,20 @@ static void measure(struct mt_comm *comm, const struct mt_config *config, double
   const double net_s = uplink > 0 ? node / uplink : 0;
   const double node_s = rank * 1e-12 * (double)comm->cluster->link[MT_LEVEL_NODE].beta_ps;
   const double bound = fmax(net_s, node_s);
-  mt_info("a layer of %d experts of %.1f KiB on %d slots%s: a node sends or gets %.1f KiB at most, a rank within its node "
-          "%.1f: bound %.0f us by %s; %d times each",
-          moe->E, (double)moe->stride / 256, moe->fixed->slot_first[comm->size],
-          moe->in_place ? ", which are the shards themselves" : "", node / 1024, rank / 1024, 1e6 * bound,
-          net_s > node_s ? "the uplink" : "the node", times);
-  mt_info("  %-17s %17s %17s %10s %21s %8s", "", "between nodes, KiB", "within nodes, KiB", "median us", "quartiles", "x bound");
+  mt_info(
+      "a layer of %d experts of %.1f KiB on %d slots%s: a node sends or gets %.1f KiB at most, a rank within its node "
+      "%.1f: bound %.0f us by %s; %d times each",
+      moe->E, (double)moe->stride / 256, moe->fixed->slot_first[comm->size],
+      moe->in_place ? ", which are the shards themselves" : "", node / 1024, rank / 1024, 1e6 * bound,
+      net_s > node_s ? "the uplink" : "the node", times);
+  mt_info("  %-17s %17s %17s %10s %21s %8s", "", "between nodes, KiB", "within nodes, KiB", "median us", "quartiles",
+          "x bound");
   for (int i = 0; i < NRUN; i++) {
     const struct traffic *t = &traffic[i];
     mt_info("  %-17s %6.0f %11.1f %6.0f %11.1f %10.0f %10.0f %10.0f %8.2f", name[i], t->messages[MT_LEVEL_NET],
-            t->bytes[MT_LEVEL_NET] / 1024, t->messages[MT_LEVEL_NODE], t->bytes[MT_LEVEL_NODE] / 1024, 1e6 * spread[i].median,
-            1e6 * spread[i].quarter, 1e6 * spread[i].three_quarters, bound > 0 ? spread[i].median / bound : 0);
+            t->bytes[MT_LEVEL_NET] / 1024, t->messages[MT_LEVEL_NODE], t->bytes[MT_LEVEL_NODE] / 1024,
+            1e6 * spread[i].median, 1e6 * spread[i].quarter, 1e6 * spread[i].three_quarters,
+            bound > 0 ? spread[i].median / bound : 0);
   }
 }
 

@@ -112,8 +112,8 @@ static void do_attention_back(void *self, const struct mt_task *task)
 
 /* ---- the lists ---- */
 
-static int add(struct mt_tasks *tasks, struct mt_model *model, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer,
-               void (*run)(void *, const struct mt_task *), int after)
+static int add(struct mt_tasks *tasks, struct mt_model *model, enum mt_task_kind kind, enum mt_lane lane, int micro,
+               int layer, void (*run)(void *, const struct mt_task *), int after)
 {
   return mt_tasks_add(tasks, kind, lane, micro, layer, 0, run, model, 1, &after);
 }
@@ -156,7 +156,8 @@ int mt_pass_backward(struct mt_tasks *tasks, struct mt_model *model, int micro, 
     else {
       int weights = add(tasks, model, MT_TASK_UNSHARD, wire, micro, l, do_unshard, last);
       last = add(tasks, model, MT_TASK_COMBINE_BACK, wire, micro, l, do_combine_back, last);
-      last = mt_tasks_add(tasks, MT_TASK_EXPERTS_BACK, compute, micro, l, 0, do_experts_back, model, 2, (int[]){last, weights});
+      last = mt_tasks_add(tasks, MT_TASK_EXPERTS_BACK, compute, micro, l, 0, do_experts_back, model, 2,
+                          (int[]){last, weights});
       int grads = add(tasks, model, MT_TASK_RESHARD, wire, micro, l, do_reshard, last);
       last = add(tasks, model, MT_TASK_DISPATCH_BACK, wire, micro, l, do_dispatch_back, last);
       last = mt_tasks_add(tasks, MT_TASK_GATE_BACK, compute, micro, l, 0, do_gate_back, model, 2, (int[]){last, grads});

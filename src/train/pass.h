@@ -1,8 +1,8 @@
 /* The passes of a micro-step over a model as tasks: training, evaluation and generation run the same ones, on what
  * mt_model_batch (and mt_moe_begin_micro) have set.
  *
- * Each function appends tasks for micro-step `micro` behind task `last` (-1: none) and returns the index of its last one.
- * Tasks borrow the model. Local. */
+ * Each function appends tasks for micro-step `micro` behind task `last` (-1: none) and returns the index of its last
+ * one. Tasks borrow the model. Local. */
 #ifndef MT_PASS_H
 #define MT_PASS_H
 #include "model/model.h"

@@ -9,7 +9,8 @@ int mt_products(const struct mt_arch *a, int nmoe, int64_t N, int64_t T, double 
   int n = 0;
   p[n++] = (struct mt_product){"q, k, v", MT_PRODUCT_LINEAR, 1, N, a->C, (a->H + 2 * a->KV) * a->D, all};
   p[n++] = (struct mt_product){"attention output", MT_PRODUCT_LINEAR, 1, N, a->H * a->D, a->C, all};
-  /* scores and values of a head: a causal mask leaves half of the products (2 forward, 5 backward: scores again, dv, dp, dq, dk) */
+  /* scores and values of a head: a causal mask leaves half of the products (2 forward, 5 backward: scores again, dv,
+   * dp, dq, dk) */
   p[n++] = (struct mt_product){"attention", MT_PRODUCT_ATTENTION, 1, T, a->D, T, (double)(N / T * a->H) * all * 7 / 2};
   if (moe > 0) {
     int64_t rows = N * a->K / a->E;

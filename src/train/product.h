@@ -6,9 +6,9 @@
 enum mt_product_kind { MT_PRODUCT_LINEAR, MT_PRODUCT_EXPERTS, MT_PRODUCT_ROUTER, MT_PRODUCT_ATTENTION };
 enum { MT_MOST_PRODUCTS = 16 };
 
-/* y[n,out] = x[n,in] w^T in each of `ngroup` groups, each with weights of its own (groups of experts share ngroup n rows,
- * evenly or not), `times` a step; two more of the same size come with its backward pass, except for attention's, which are
- * counted with it. */
+/* y[n,out] = x[n,in] w^T in each of `ngroup` groups, each with weights of its own (groups of experts share ngroup n
+ * rows, evenly or not), `times` a step; two more of the same size come with its backward pass, except for attention's,
+ * which are counted with it. */
 struct mt_product {
   const char *name;
   enum mt_product_kind kind;

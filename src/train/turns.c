@@ -43,7 +43,7 @@ int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self
     all += in_a_row[i] * first[i];
   }
   int times = (int)fmax(LEAST_TIMES, fmin(MOST_TIMES, seconds / all));
-  double *took = MT_NEW(MT_TAG_PLAN, double, n * MOST_TIMES);
+  double *took = MT_NEW(MT_TAG_PLAN, double, n *MOST_TIMES);
   for (int t = 0; t < times; t++)
     for (int i = 0; i < n; i++) {
       int which = (t + i) % n;

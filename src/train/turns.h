@@ -1,6 +1,6 @@
 /* Timing things against each other: they take turns in one run, so that all see the same machine and load, each round
- * beginning with another; of many times the median counts. The trap: something short is over before a rank that left the
- * barrier late has begun, so what is short is timed several in a row. */
+ * beginning with another; of many times the median counts. The trap: something short is over before a rank that left
+ * the barrier late has begun, so what is short is timed several in a row. */
 #ifndef MT_TURNS_H
 #define MT_TURNS_H
 #include "comm/comm.h"
@@ -13,8 +13,8 @@ struct mt_spread {
 /* Of x[n], n >= 1, which is sorted. Pure. */
 struct mt_spread mt_spread(double *x, int n);
 
-/* Calls run(self, 0 .. n - 1) in turns for about `seconds`, after once each that does not count; spread[n] gets the seconds
- * of a call on the slowest rank. Returns how often each was timed (5 times at least). Collective. */
+/* Calls run(self, 0 .. n - 1) in turns for about `seconds`, after once each that does not count; spread[n] gets the
+ * seconds of a call on the slowest rank. Returns how often each was timed (5 times at least). Collective. */
 int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self, int which), void *self,
              struct mt_spread *spread);
 
