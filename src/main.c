@@ -3,7 +3,7 @@
  * Arguments are understood before MPI is up, by every process alike, and only the launcher's rank 0 speaks of
  * them. Then MPI starts, rank 0 reads the configuration and its verdict is agreed, and the others get its
  * printed form: so a mistake is said once and all ranks end with the same code. What needs no ranks (--help,
- * --version, inspect, topo --cluster) never starts MPI. */
+ * --version, inspect, topo --cluster, simulate) never starts MPI. */
 #include "config.h"
 #include "base/config.h"
 #include "base/json.h"
@@ -14,10 +14,12 @@
 #include "comm/comm.h"
 #include "comm/measure.h"
 #include "io/checkpoint.h"
+#include "schedule/grid.h"
 #include "topology/cluster.h"
 #include "topology/discover.h"
 #include "train/bench.h"
 #include "train/forecast.h"
+#include "train/predict.h"
 #include "train/train.h"
 #include <mpi.h>
 #include <sched.h>
@@ -34,7 +36,9 @@ enum {
   OPTION_CLUSTER = 4,
   OPTION_MEASURE = 8,
   OPTION_DRY = 16,
-  OPTION_RANKS = 32
+  OPTION_RANKS = 32,
+  OPTION_TRACE = 64,
+  OPTION_GRID = 128
 };
 
 static const struct command {
@@ -53,6 +57,8 @@ static const struct command {
      "text that the newest checkpoint writes after generate.prompt"},
     {"bench", MT_CMD_TRAIN | MT_CMD_BENCH, "CONFIG", OPTION_SET, NULL,
      "a figure of this machine and this configuration beside the machine's own limit"},
+    {"simulate", MT_CMD_SIMULATE, "CONFIG", OPTION_SET | OPTION_RANKS | OPTION_CLUSTER | OPTION_TRACE | OPTION_GRID, NULL,
+     "what a step would take under each published schedule; needs no MPI"},
     {"topo", MT_CMD_TOPO, NULL, OPTION_JSON | OPTION_CLUSTER | OPTION_MEASURE, NULL,
      "the cluster as the ranks see it, or one from a description"},
     {"inspect", MT_CMD_INSPECT, "PATH", 0, NULL,
@@ -71,7 +77,9 @@ static const struct {
      "this file's cluster, or one of nodes of 2, 1 and 4 ranks: 2,1,4"},
     {"--measure", OPTION_MEASURE, NULL, "measure the ranks' speeds and the links between them"},
     {"--dry-run", OPTION_DRY, NULL, "print what a step needs of memory and whether it fits; needs no MPI"},
-    {"--ranks", OPTION_RANKS, "N", "for --dry-run: N ranks on this machine (or --cluster)"},
+    {"--ranks", OPTION_RANKS, "N", "N ranks on this machine, without running there (or --cluster)"},
+    {"--trace", OPTION_TRACE, "FILE", "the lanes of the sequential and the best schedule, for Perfetto"},
+    {"--grid", OPTION_GRID, "fsmoe|mast", "instead of CONFIG: the layers of a paper, averages beside the published ones"},
 };
 enum { NFLAG = sizeof flags / sizeof *flags };
 
@@ -79,7 +87,7 @@ struct arguments {
   const struct command *command; /* NULL = none was given */
   const struct mt_bench *bench;  /* of `motley bench`: which one */
   int help, version, json, measure, dry;
-  const char *argument, *cluster, *ranks;
+  const char *argument, *cluster, *ranks, *trace, *grid;
   struct mt_override *overrides; /* [noverride], owned */
   int noverride;
 };
@@ -175,6 +183,10 @@ static enum mt_status take_option(struct arguments *a, int argc, char **argv, in
       a->measure = 1;
     else if (flags[f].bit == OPTION_RANKS)
       a->ranks = value;
+    else if (flags[f].bit == OPTION_TRACE)
+      a->trace = value;
+    else if (flags[f].bit == OPTION_GRID)
+      a->grid = value;
     else if (flags[f].bit == OPTION_DRY)
       a->dry = 1;
     else
@@ -212,11 +224,15 @@ static enum mt_status parse_arguments(struct arguments *a, int argc, char **argv
     SAY("expected a command; motley --help lists them");
     return MT_USAGE;
   }
-  if ((a->ranks || (a->cluster && a->command->bit == MT_CMD_TRAIN)) && !a->dry) {
+  if ((a->ranks || a->cluster) && a->command->bit == MT_CMD_TRAIN && !a->dry) {
     SAY("%s: %s goes with --dry-run only", a->command->name, a->ranks ? "--ranks" : "--cluster");
     return MT_USAGE;
   }
-  if (a->command->argument && !a->argument && !(a->bench && !a->bench->config)) {
+  if (a->grid && (a->argument || a->cluster || a->ranks || a->trace || a->noverride)) {
+    SAY("--grid goes with nothing else: a paper's layers and testbeds are given");
+    return MT_USAGE;
+  }
+  if (a->command->argument && !a->argument && !a->grid && !(a->bench && !a->bench->config)) {
     const char *what = is_bench(a->command) ? " WHAT" : "";
     SAY("%s: expected%s %s: motley %s%s %s", a->command->name, what, a->command->argument, a->command->name, what,
         a->command->argument);
@@ -258,7 +274,7 @@ static void print_help(const struct command *command)
     printf("  motley --version\n  motley COMMAND --help\n\n"
            "On several ranks: mpirun -np 4 motley train CONFIG\n");
   }
-  if (!command || command->run || is_bench(command)) {
+  if (!command || command->run || is_bench(command) || command->bit == MT_CMD_SIMULATE) {
     printf("\nCONFIG is an INI file. An option is taken from --set SECTION.KEY=VALUE, else from the "
            "environment's\n"
            "MOTLEY_SECTION_KEY, else from the file, else it has its default (in parentheses).\n");
@@ -466,7 +482,8 @@ static enum mt_status this_machine(int n, struct mt_cluster **cluster)
   return status;
 }
 
-static enum mt_status dry_run(const struct arguments *a)
+/* A configuration on a cluster that need not be there: its memory, or its time. */
+static enum mt_status foresee(const struct arguments *a)
 {
   int64_t n = 1;
   if (a->ranks && (!mt_text_integer(a->ranks, &n) || n < 1 || n > 1 << 20)) {
@@ -482,7 +499,7 @@ static enum mt_status dry_run(const struct arguments *a)
   struct mt_cluster *cluster;
   enum mt_status status = a->cluster ? read_cluster(a->cluster, &cluster) : this_machine((int)n, &cluster);
   if (!status) {
-    status = mt_forecast_print(&config, cluster);
+    status = a->dry ? mt_forecast_print(&config, cluster) : mt_predict_print(&config, cluster, a->trace);
     mt_cluster_free(cluster);
   }
   mt_config_free(&config);
@@ -500,8 +517,10 @@ static enum mt_status run_alone(const struct arguments *a)
       print_help(a->command);
     return MT_OK;
   }
-  if (a->dry)
-    return dry_run(a);
+  if (a->grid)
+    return mt_grid_print(a->grid);
+  if (a->dry || a->command->bit == MT_CMD_SIMULATE)
+    return foresee(a);
   MT_TRY(check_environment(a->command));
   if (a->command->bit == MT_CMD_INSPECT)
     return mt_checkpoint_inspect(a->argument);
@@ -519,7 +538,7 @@ int main(int argc, char **argv)
   /* Rank 0 says what is wrong, and its code becomes the launcher's. A code from another rank that is quicker would make the
    * launcher kill rank 0 before it has spoken. */
   int silent = status && mt_launcher_rank() != 0;
-  if (!status && (a.help || a.version || a.dry || a.cluster || a.command->bit == MT_CMD_INSPECT)) {
+  if (!status && (a.help || a.version || a.dry || a.cluster || a.command->bit & (MT_CMD_INSPECT | MT_CMD_SIMULATE))) {
     status = run_alone(&a);
   } else if (!status) {
     wait_passively(argv);

@@ -27,8 +27,9 @@ START_TEST(test_order_and_dependencies)
   struct mt_tasks tasks = {0};
   struct record record = {0};
   for (int i = 0; i < 150; i++) { /* more than one growth of the list */
-    int index = mt_tasks_add(&tasks, MT_TASK_GATE, MT_LANE_COMPUTE, i, 3, 2, note, &record, 3,
-                             (int[]){i - 1, -1, i / 2 - 1});
+    int index = mt_tasks_add(&tasks, &(struct mt_task){.kind = MT_TASK_GATE, .lane = MT_LANE_COMPUTE, .micro = i, .layer = 3,
+                                                       .chunk = 2, .run = note, .self = &record, .ndep = 3,
+                                                       .dep = {i - 1, -1, i / 2 - 1}});
     ck_assert_int_eq(index, i);
   }
   ck_assert_int_eq(tasks.n, 150);
@@ -53,8 +54,8 @@ END_TEST
 START_TEST(test_lane_times_are_added)
 {
   struct mt_tasks tasks = {0};
-  mt_tasks_add(&tasks, MT_TASK_DISPATCH, MT_LANE_INTER, -1, -1, 0, dawdle, NULL, 0, NULL);
-  mt_tasks_add(&tasks, MT_TASK_DISPATCH, MT_LANE_INTER, -1, -1, 0, dawdle, NULL, 0, NULL);
+  mt_tasks_add(&tasks, &(struct mt_task){.kind = MT_TASK_DISPATCH, .lane = MT_LANE_INTER, .run = dawdle});
+  mt_tasks_add(&tasks, &(struct mt_task){.kind = MT_TASK_DISPATCH, .lane = MT_LANE_INTER, .run = dawdle});
   struct mt_task_times times = {.lane_s = {0, 5, 1}};
   mt_tasks_run(&tasks, &times);
   ck_assert_double_eq(times.lane_s[MT_LANE_COMPUTE], 0);

@@ -45,7 +45,8 @@ enum mt_command {
   MT_CMD_GENERATE = 4,
   MT_CMD_TOPO = 8,
   MT_CMD_INSPECT = 16,
-  MT_CMD_BENCH = 32
+  MT_CMD_BENCH = 32,
+  MT_CMD_SIMULATE = 64
 };
 
 /* The effective configuration. Strings are owned by the struct, never NULL ("" = not given), freed by

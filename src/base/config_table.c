@@ -9,13 +9,14 @@
 #define AT(member) offsetof(struct mt_config, member)
 #define ANY HUGE_VAL
 #define RANKED (MT_CMD_TRAIN | MT_CMD_EVAL | MT_CMD_GENERATE)
+#define MODEL (RANKED | MT_CMD_SIMULATE) /* with a model */
 
 const struct mt_section mt_sections[] = {
-    {"model", RANKED, "the model, in the words of Hugging Face's config.json"},
-    {"moe", RANKED, "routing and its losses"},
-    {"data", RANKED, "text or token files"},
-    {"train", MT_CMD_TRAIN | MT_CMD_EVAL, "training"},
-    {"parallel", RANKED, "where experts live and how rows travel"},
+    {"model", MODEL, "the model, in the words of Hugging Face's config.json"},
+    {"moe", MODEL, "routing and its losses"},
+    {"data", MODEL, "text or token files"},
+    {"train", MT_CMD_TRAIN | MT_CMD_EVAL | MT_CMD_SIMULATE, "training"},
+    {"parallel", MODEL, "where experts live and how rows travel"},
     {"checkpoint", RANKED, "saving and going on"},
     {"generate", MT_CMD_GENERATE, "sampling text"},
     {"log", RANKED, "what a run leaves behind"},
@@ -45,18 +46,18 @@ const int mt_nsection = sizeof mt_sections / sizeof *mt_sections;
 const struct mt_option mt_options[] = {
     /* clang-format off */
   TEXT(model, config, .fallback = "", .help = "path of a Hugging Face config.json for what the keys below leave open")
-  CHOICE(model, family, "mixtral|gpt2|qwen", SHAPE, .required = RANKED, .derived = "model_type of config.json",
+  CHOICE(model, family, "mixtral|gpt2|qwen", SHAPE, .required = MODEL, .derived = "model_type of config.json",
          .help = "kind of model")
-  INTEGER(model, hidden_size, 1, 1 << 20, SHAPE, .alias = {"n_embd"}, .required = RANKED, .help = "width of the model")
-  INTEGER(model, num_hidden_layers, 1, 1 << 16, SHAPE, .alias = {"n_layer"}, .required = RANKED,
+  INTEGER(model, hidden_size, 1, 1 << 20, SHAPE, .alias = {"n_embd"}, .required = MODEL, .help = "width of the model")
+  INTEGER(model, num_hidden_layers, 1, 1 << 16, SHAPE, .alias = {"n_layer"}, .required = MODEL,
           .help = "transformer blocks")
-  INTEGER(model, num_attention_heads, 1, 1 << 16, SHAPE, .alias = {"n_head"}, .required = RANKED,
+  INTEGER(model, num_attention_heads, 1, 1 << 16, SHAPE, .alias = {"n_head"}, .required = MODEL,
           .help = "attention heads")
   INTEGER(model, num_key_value_heads, 1, 1 << 16, SHAPE, .need = MT_NEED_ROTARY, .derived = "num_attention_heads",
           .help = "heads of keys and values, shared by groups of attention heads")
   INTEGER(model, head_dim, 1, 1 << 16, SHAPE, .need = MT_NEED_ROTARY, .derived = "hidden_size / num_attention_heads",
           .help = "width of a head")
-  INTEGER(model, intermediate_size, 1, 1 << 24, SHAPE, .alias = {"n_inner"}, .required = RANKED,
+  INTEGER(model, intermediate_size, 1, 1 << 24, SHAPE, .alias = {"n_inner"}, .required = MODEL,
           .derived = "gpt2: 4 hidden_size", .help = "width of an expert and of a dense MLP")
   INTEGER(model, num_local_experts, 0, 1 << 16, SHAPE, .alias = {"num_experts"}, .derived = "8, gpt2: 0",
           .help = "experts of an MoE layer; 0 = a dense model")
@@ -64,9 +65,9 @@ const struct mt_option mt_options[] = {
           .help = "experts that each token visits")
   INTEGER(model, decoder_sparse_step, 1, 1 << 16, SHAPE, .need = MT_NEED_EXPERTS, .fallback = "1",
           .help = "n: layer i is MoE when (i + 1) mod n = 0")
-  INTEGER(model, vocab_size, 2, INT32_MAX, SHAPE, .required = RANKED, .derived = "data.format bytes: 256",
+  INTEGER(model, vocab_size, 2, INT32_MAX, SHAPE, .required = MODEL, .derived = "data.format bytes: 256",
           .help = "token ids")
-  INTEGER(model, max_position_embeddings, 1, 1 << 30, SHAPE, .alias = {"n_positions"}, .required = RANKED,
+  INTEGER(model, max_position_embeddings, 1, 1 << 30, SHAPE, .alias = {"n_positions"}, .required = MODEL,
           .derived = "data.seq_length", .help = "longest sequence")
   INTEGER(model, sliding_window, 0, 1 << 30, COURSE, .need = MT_NEED_ROTARY, .fallback = "0",
           .help = "positions that attention sees, its own included; 0 = all earlier ones")
@@ -99,7 +100,7 @@ const struct mt_option mt_options[] = {
 
   TEXT(data, train, .fallback = "", .required = MT_CMD_TRAIN, .help = "files to train on, separated by commas; patterns like *.bin")
   TEXT(data, valid, .fallback = "", .required = MT_CMD_EVAL, .help = "files to evaluate on, likewise; several sets: \"wiki: a.txt, b.txt, code: c.txt\"")
-  INTEGER(data, seq_length, 1, 1 << 30, COURSE, .derived = "max_position_embeddings", .required = RANKED,
+  INTEGER(data, seq_length, 1, 1 << 30, COURSE, .derived = "max_position_embeddings", .required = MODEL,
           .help = "tokens of a sequence")
   CHOICE(data, format, "bytes|uint16|uint32|llmc", COURSE, .fallback = "bytes",
          .help = "token ids in a file: raw (nanoGPT's are uint16) or llm.c's shards with their header")

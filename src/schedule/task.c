@@ -1,16 +1,14 @@
-/* The task list and its in-order executor; see task.h. List order is a valid order because every dependency
- * points backwards, which mt_tasks_add checks. */
+/* The task list and its in-order executor; see task.h. */
 #include "schedule/task.h"
 #include <string.h>
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/comm.h"
 
-int mt_tasks_add(struct mt_tasks *tasks, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer,
-                 int chunk, void (*run)(void *, const struct mt_task *), void *self, int ndep, const int *dep)
+int mt_tasks_add(struct mt_tasks *tasks, const struct mt_task *task)
 {
   if (tasks->n == tasks->capacity) {
-    int capacity = tasks->capacity ? 2 * tasks->capacity : 64;
+    int capacity = tasks->capacity ? 2 * tasks->capacity : 256;
     struct mt_task *more = MT_NEW(MT_TAG_PLAN, struct mt_task, capacity);
     if (tasks->n)
       memcpy(more, tasks->task, (size_t)tasks->n * sizeof *more);
@@ -18,21 +16,17 @@ int mt_tasks_add(struct mt_tasks *tasks, enum mt_task_kind kind, enum mt_lane la
     tasks->task = more;
     tasks->capacity = capacity;
   }
-  int index = tasks->n;
-  struct mt_task *task = &tasks->task[index];
-  *task = (struct mt_task){
-      .kind = kind, .lane = lane, .micro = micro, .layer = layer, .chunk = chunk, .run = run, .self = self};
-  const int limit = (int)(sizeof task->dep / sizeof task->dep[0]);
-  for (int i = 0; i < ndep; i++) {
-    if (dep[i] < 0)
-      continue;
-    MT_CHECK(dep[i] < index, "task %d (%s) would depend on task %d, which is not before it", index,
-             mt_task_name(kind), dep[i]);
-    MT_CHECK(task->ndep < limit, "task %d (%s) has more than %d dependencies", index, mt_task_name(kind),
-             limit);
-    task->dep[task->ndep++] = dep[i];
+  int index = tasks->n++;
+  struct mt_task *added = &tasks->task[index];
+  *added = *task;
+  added->ndep = 0;
+  for (int i = 0; i < task->ndep; i++) {
+    int dep = task->dep[i];
+    MT_CHECK(dep < index, "task %d (%s) would depend on task %d, which is not before it", index,
+             mt_task_name(task->kind), dep);
+    if (dep >= 0)
+      added->dep[added->ndep++] = dep;
   }
-  tasks->n++;
   return index;
 }
 
@@ -60,19 +54,29 @@ const char *mt_task_name(enum mt_task_kind kind)
   static const char *const names[MT_NTASK_KIND] = {
       [MT_TASK_BATCH] = "batch",
       [MT_TASK_EMBED] = "embed",
+      [MT_TASK_HEADS_GATHER] = "heads gather",
       [MT_TASK_ATTENTION] = "attention",
+      [MT_TASK_HEADS_SCATTER] = "heads scatter",
       [MT_TASK_MLP] = "mlp",
       [MT_TASK_GATE] = "gate",
       [MT_TASK_COUNTS] = "counts",
-      [MT_TASK_UNSHARD] = "unshard",
+      [MT_TASK_PACK] = "pack",
+      [MT_TASK_UNSHARD_INTER] = "unshard inter",
+      [MT_TASK_UNSHARD_INTRA] = "unshard intra",
       [MT_TASK_DISPATCH] = "dispatch",
+      [MT_TASK_ROWS_GATHER] = "rows gather",
       [MT_TASK_EXPERTS] = "experts",
+      [MT_TASK_ROWS_SCATTER] = "rows scatter",
       [MT_TASK_COMBINE] = "combine",
+      [MT_TASK_MERGE] = "merge",
       [MT_TASK_HEAD] = "head",
+      [MT_TASK_PACK_BACK] = "pack back",
       [MT_TASK_COMBINE_BACK] = "combine back",
       [MT_TASK_EXPERTS_BACK] = "experts back",
       [MT_TASK_DISPATCH_BACK] = "dispatch back",
-      [MT_TASK_RESHARD] = "reshard",
+      [MT_TASK_MERGE_BACK] = "merge back",
+      [MT_TASK_RESHARD_INTRA] = "reshard intra",
+      [MT_TASK_RESHARD_INTER] = "reshard inter",
       [MT_TASK_GATE_BACK] = "gate back",
       [MT_TASK_MLP_BACK] = "mlp back",
       [MT_TASK_ATTENTION_BACK] = "attention back",
@@ -83,4 +87,10 @@ const char *mt_task_name(enum mt_task_kind kind)
       [MT_TASK_PUBLISH] = "publish",
   };
   return (unsigned)kind < MT_NTASK_KIND ? names[kind] : "unknown";
+}
+
+const char *mt_lane_name(enum mt_lane lane)
+{
+  static const char *const names[MT_NLANE] = {"compute", "intra", "inter"};
+  return (unsigned)lane < MT_NLANE ? names[lane] : "unknown";
 }

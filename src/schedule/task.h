@@ -1,18 +1,57 @@
-/* A step is a list of tasks with dependencies on three lanes; the executor runs them in list order (for now), a simulator
- * can replay the same list in virtual time. The list is built once per shape and is the same on all ranks, so every rank
- * communicates in the same order. */
+/* A step is a list of tasks with dependencies on three lanes. One list, built once per shape and plan (plan.h) and the
+ * same on all ranks, is run in real time (mt_tasks_run) or replayed in virtual time (simulate.h).
+ *
+ * A lane runs its tasks one after the other in list order; list order is a valid order of them all, because every
+ * dependency points backwards. So all ranks communicate in the same order whatever their timing. */
 #ifndef MT_TASK_H
 #define MT_TASK_H
 #include <stdint.h>
 
 enum mt_lane { MT_LANE_COMPUTE, MT_LANE_INTRA, MT_LANE_INTER, MT_NLANE };
 
+/* In the order of a step. Kinds marked * exist in the simulator only: the groups in which FSMoE cuts attention heads (model
+ * parallel) and each expert's width (expert-sharding parallel) over the ranks of a node. */
 enum mt_task_kind {
-  MT_TASK_BATCH, MT_TASK_EMBED, MT_TASK_ATTENTION, MT_TASK_MLP, MT_TASK_GATE, MT_TASK_COUNTS, MT_TASK_UNSHARD,
-  MT_TASK_DISPATCH, MT_TASK_EXPERTS, MT_TASK_COMBINE, MT_TASK_HEAD,
-  MT_TASK_COMBINE_BACK, MT_TASK_EXPERTS_BACK, MT_TASK_DISPATCH_BACK, MT_TASK_RESHARD, MT_TASK_GATE_BACK, MT_TASK_MLP_BACK,
-  MT_TASK_ATTENTION_BACK, MT_TASK_EMBED_BACK, MT_TASK_REDUCE, MT_TASK_STATISTICS, MT_TASK_UPDATE, MT_TASK_PUBLISH, MT_NTASK_KIND
+  MT_TASK_BATCH,
+  MT_TASK_EMBED,
+  MT_TASK_HEADS_GATHER,  /* * sequence parts to all ranks of the node, before attention; backward too */
+  MT_TASK_ATTENTION,
+  MT_TASK_HEADS_SCATTER, /* * sums of the heads' outputs back to the sequence parts */
+  MT_TASK_MLP,
+  MT_TASK_GATE,
+  MT_TASK_COUNTS,
+  MT_TASK_PACK,          /* plans the dispatch and puts rows in sending order */
+  MT_TASK_UNSHARD_INTER,
+  MT_TASK_UNSHARD_INTRA,
+  MT_TASK_DISPATCH,
+  MT_TASK_ROWS_GATHER,   /* * rows to all ranks that share the expert; backward too */
+  MT_TASK_EXPERTS,
+  MT_TASK_ROWS_SCATTER,  /* * sums of the parts' outputs */
+  MT_TASK_COMBINE,
+  MT_TASK_MERGE,         /* adds what came back to the residual stream */
+  MT_TASK_HEAD,
+  MT_TASK_PACK_BACK,
+  MT_TASK_COMBINE_BACK,
+  MT_TASK_EXPERTS_BACK,
+  MT_TASK_DISPATCH_BACK,
+  MT_TASK_MERGE_BACK,
+  MT_TASK_RESHARD_INTRA,
+  MT_TASK_RESHARD_INTER,
+  MT_TASK_GATE_BACK,
+  MT_TASK_MLP_BACK,
+  MT_TASK_ATTENTION_BACK,
+  MT_TASK_EMBED_BACK,
+  MT_TASK_REDUCE, /* a piece of the shared parameters' gradients */
+  MT_TASK_STATISTICS,
+  MT_TASK_UPDATE,
+  MT_TASK_PUBLISH,
+  MT_NTASK_KIND
 };
+
+/* How much of its kind's work in a micro-step (MT_TASK_REDUCE: in a step) a task does, in parts of MT_WHOLE. */
+enum { MT_WHOLE = 1 << 20 };
+/* Which of the experts' two products a task computes. */
+enum mt_stage { MT_STAGE_BOTH, MT_STAGE_FIRST, MT_STAGE_SECOND };
 
 struct mt_task {
   enum mt_task_kind kind;
@@ -20,6 +59,8 @@ struct mt_task {
   int micro;           /* micro-step, -1 = of the step */
   int layer;           /* -1 = none */
   int chunk;           /* of the micro-batch, 0 = first */
+  int part;            /* of MT_WHOLE; 0 = nothing to do */
+  enum mt_stage stage;
   int dep[4], ndep;    /* indices of tasks that must have ended, all smaller than this one's */
   int64_t cost_ns;     /* predicted, 0 = unknown */
   void (*run)(void *self, const struct mt_task *task); /* cannot fail */
@@ -31,10 +72,10 @@ struct mt_tasks {
   struct mt_task *task; /* [capacity], owned */
 };
 
-/* Appends a task that depends on ndep earlier ones (negative indices are skipped) and returns its index. Local. */
-int mt_tasks_add(struct mt_tasks *tasks, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer, int chunk,
-                 void (*run)(void *, const struct mt_task *), void *self, int ndep, const int *dep);
+/* Appends a task and returns its index. Of its dependencies, negative indices are left out. Local. */
+int mt_tasks_add(struct mt_tasks *tasks, const struct mt_task *task);
 void mt_tasks_free(struct mt_tasks *tasks);
+
 /* Seconds spent, by lane and by kind of task. */
 struct mt_task_times {
   double lane_s[MT_NLANE], kind_s[MT_NTASK_KIND];
@@ -42,5 +83,6 @@ struct mt_task_times {
 /* Runs all tasks in order; what they took is added to *times. Collective in effect. */
 void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times);
 const char *mt_task_name(enum mt_task_kind kind);
+const char *mt_lane_name(enum mt_lane lane);
 
 #endif

@@ -112,36 +112,37 @@ static void do_attention_back(void *self, const struct mt_task *task)
 
 /* ---- the lists ---- */
 
-static int add(struct mt_tasks *tasks, struct mt_model *model, enum mt_task_kind kind, enum mt_lane lane, int micro,
-               int layer, void (*run)(void *, const struct mt_task *), int after)
+static int add(struct mt_tasks *tasks, struct mt_model *model, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer,
+               void (*run)(void *, const struct mt_task *), int after, int and)
 {
-  return mt_tasks_add(tasks, kind, lane, micro, layer, 0, run, model, 1, &after);
+  return mt_tasks_add(tasks, &(struct mt_task){.kind = kind, .lane = lane, .micro = micro, .layer = layer, .part = MT_WHOLE,
+                                               .run = run, .self = model, .dep = {after, and}, .ndep = 2});
 }
 
 int mt_pass_forward(struct mt_tasks *tasks, struct mt_model *model, int micro, int last)
 {
   const struct mt_arch *arch = &model->arch;
   const enum mt_lane compute = MT_LANE_COMPUTE, wire = mt_pass_wire(model->comm);
-  last = add(tasks, model, MT_TASK_EMBED, compute, micro, -1, do_embed, last);
+  last = add(tasks, model, MT_TASK_EMBED, compute, micro, -1, do_embed, last, -1);
   for (int l = 0; l < arch->L; l++) {
-    last = add(tasks, model, MT_TASK_ATTENTION, compute, micro, l, do_attention, last);
+    last = add(tasks, model, MT_TASK_ATTENTION, compute, micro, l, do_attention, last, -1);
     if (arch->block[l].moe < 0) {
-      last = add(tasks, model, MT_TASK_MLP, compute, micro, l, do_mlp, last);
+      last = add(tasks, model, MT_TASK_MLP, compute, micro, l, do_mlp, last, -1);
       continue;
     }
-    last = add(tasks, model, MT_TASK_GATE, compute, micro, l, do_gate, last);
-    last = add(tasks, model, MT_TASK_COUNTS, wire, micro, l, do_counts, last);
-    int weights = add(tasks, model, MT_TASK_UNSHARD, wire, micro, l, do_unshard, last);
-    last = add(tasks, model, MT_TASK_DISPATCH, wire, micro, l, do_dispatch, last);
-    last = mt_tasks_add(tasks, MT_TASK_EXPERTS, compute, micro, l, 0, do_experts, model, 2, (int[]){last, weights});
-    last = add(tasks, model, MT_TASK_COMBINE, wire, micro, l, do_combine, last);
+    last = add(tasks, model, MT_TASK_GATE, compute, micro, l, do_gate, last, -1);
+    last = add(tasks, model, MT_TASK_COUNTS, wire, micro, l, do_counts, last, -1);
+    int weights = add(tasks, model, MT_TASK_UNSHARD_INTER, wire, micro, l, do_unshard, last, -1);
+    last = add(tasks, model, MT_TASK_DISPATCH, wire, micro, l, do_dispatch, last, -1);
+    last = add(tasks, model, MT_TASK_EXPERTS, compute, micro, l, do_experts, last, weights);
+    last = add(tasks, model, MT_TASK_COMBINE, wire, micro, l, do_combine, last, -1);
   }
   return last;
 }
 
 int mt_pass_head(struct mt_tasks *tasks, struct mt_model *model, int micro, int back, int last)
 {
-  return add(tasks, model, MT_TASK_HEAD, MT_LANE_COMPUTE, micro, -1, back ? do_head_and_back : do_head, last);
+  return add(tasks, model, MT_TASK_HEAD, MT_LANE_COMPUTE, micro, -1, back ? do_head_and_back : do_head, last, -1);
 }
 
 int mt_pass_backward(struct mt_tasks *tasks, struct mt_model *model, int micro, int last)
@@ -150,19 +151,18 @@ int mt_pass_backward(struct mt_tasks *tasks, struct mt_model *model, int micro, 
   const enum mt_lane compute = MT_LANE_COMPUTE, wire = mt_pass_wire(model->comm);
   for (int l = (int)arch->L - 1; l >= 0; l--) {
     if (model->config->train.recompute)
-      last = add(tasks, model, MT_TASK_ATTENTION, compute, micro, l, do_attention, last);
+      last = add(tasks, model, MT_TASK_ATTENTION, compute, micro, l, do_attention, last, -1);
     if (arch->block[l].moe < 0)
-      last = add(tasks, model, MT_TASK_MLP_BACK, compute, micro, l, do_mlp_back, last);
+      last = add(tasks, model, MT_TASK_MLP_BACK, compute, micro, l, do_mlp_back, last, -1);
     else {
-      int weights = add(tasks, model, MT_TASK_UNSHARD, wire, micro, l, do_unshard, last);
-      last = add(tasks, model, MT_TASK_COMBINE_BACK, wire, micro, l, do_combine_back, last);
-      last = mt_tasks_add(tasks, MT_TASK_EXPERTS_BACK, compute, micro, l, 0, do_experts_back, model, 2,
-                          (int[]){last, weights});
-      int grads = add(tasks, model, MT_TASK_RESHARD, wire, micro, l, do_reshard, last);
-      last = add(tasks, model, MT_TASK_DISPATCH_BACK, wire, micro, l, do_dispatch_back, last);
-      last = mt_tasks_add(tasks, MT_TASK_GATE_BACK, compute, micro, l, 0, do_gate_back, model, 2, (int[]){last, grads});
+      int weights = add(tasks, model, MT_TASK_UNSHARD_INTER, wire, micro, l, do_unshard, last, -1);
+      last = add(tasks, model, MT_TASK_COMBINE_BACK, wire, micro, l, do_combine_back, last, -1);
+      last = add(tasks, model, MT_TASK_EXPERTS_BACK, compute, micro, l, do_experts_back, last, weights);
+      int grads = add(tasks, model, MT_TASK_RESHARD_INTER, wire, micro, l, do_reshard, last, -1);
+      last = add(tasks, model, MT_TASK_DISPATCH_BACK, wire, micro, l, do_dispatch_back, last, -1);
+      last = add(tasks, model, MT_TASK_GATE_BACK, compute, micro, l, do_gate_back, last, grads);
     }
-    last = add(tasks, model, MT_TASK_ATTENTION_BACK, compute, micro, l, do_attention_back, last);
+    last = add(tasks, model, MT_TASK_ATTENTION_BACK, compute, micro, l, do_attention_back, last, -1);
   }
   return last;
 }

@@ -18,6 +18,14 @@ static int64_t micro_steps(const struct mt_config *config, const struct mt_part 
   return most;
 }
 
+int64_t mt_step_micros(const struct mt_config *config, const struct mt_comm *comm)
+{
+  struct mt_part share = mt_part_even(config->train.global_batch, comm->size);
+  int64_t n = micro_steps(config, &share);
+  mt_part_free(&share);
+  return n;
+}
+
 int64_t mt_step_max_B(const struct mt_config *config, const struct mt_comm *comm)
 {
   struct mt_part share = mt_part_even(config->train.global_batch, comm->size);
@@ -186,7 +194,8 @@ static void do_publish(void *self, const struct mt_task *task)
 static int add(struct mt_step *step, struct mt_tasks *tasks, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer,
                void (*run)(void *, const struct mt_task *), int after)
 {
-  return mt_tasks_add(tasks, kind, lane, micro, layer, 0, run, step, 1, &after);
+  return mt_tasks_add(tasks, &(struct mt_task){.kind = kind, .lane = lane, .micro = micro, .layer = layer, .part = MT_WHOLE,
+                                               .run = run, .self = step, .dep = {after}, .ndep = 1});
 }
 
 struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,

@@ -60,6 +60,8 @@ struct mt_step {
 
 /* Largest number of sequences of a micro-step on this rank. Pure. */
 int64_t mt_step_max_B(const struct mt_config *config, const struct mt_comm *comm);
+/* Micro-steps of a step: what the largest share needs. Pure. */
+int64_t mt_step_micros(const struct mt_config *config, const struct mt_comm *comm);
 /* Builds the tasks. Local. `source` is copied. */
 struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
                             struct mt_source source);

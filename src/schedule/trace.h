@@ -1,0 +1,17 @@
+/* Lanes as a Chrome trace (opens in Perfetto and chrome://tracing): one process a list of tasks, one thread a lane. */
+#ifndef MT_TRACE_H
+#define MT_TRACE_H
+#include "base/status.h"
+#include "base/text.h"
+#include "schedule/simulate.h"
+
+struct mt_trace {
+  struct mt_text_buffer text; /* owned until written */
+  int nprocess;
+};
+/* Adds tasks that ran at span[n] under a name such as "fsmoe, predicted". Local. */
+void mt_trace_add(struct mt_trace *trace, const char *name, const struct mt_tasks *tasks, const struct mt_span *span);
+/* Writes the file and frees what was added. Local. MT_FAILED, said once, if it cannot be written. */
+enum mt_status mt_trace_write(struct mt_trace *trace, const char *path);
+
+#endif
