@@ -98,7 +98,7 @@ struct model_case *model_case_open(const char *name, const char *nodes, const ch
   c->T = c->config.data.seq_length;
   ck_assert_int_lt(c->T, c->stored);
   ck_assert_int_eq(mt_device_open(device, threads, &c->device), MT_OK);
-  ck_assert_int_eq(mt_model_new(c->comm, c->device, &c->config, mt_step_max_B(&c->config, c->comm), c->T, 1, &c->model), MT_OK);
+  ck_assert_int_eq(mt_model_new(c->comm, c->device, &c->config, mt_batch_max_B(&c->config, c->comm->cluster, c->comm->rank), c->T, 1, &c->model), MT_OK);
   int repeated = 0;
   for (int i = 0; i < n; i++)
     repeated |= !strncmp(overrides[i], "model.num_hidden_layers=", strlen("model.num_hidden_layers="));

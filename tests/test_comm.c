@@ -85,8 +85,9 @@ END_TEST
 START_TEST(test_refused_environment)
 {
   const char *const value[][2] = {
-      {"MOTLEY_NODES", "99"}, {"MOTLEY_NODES", "1,x"}, {"MOTLEY_TIMEOUT", "soon"}, {"MOTLEY_TIMEOUT", "-1"}};
-  for (int i = 0; i < 4; i++) {
+      {"MOTLEY_NODES", "99"}, {"MOTLEY_NODES", "1,x"}, {"MOTLEY_TIMEOUT", "soon"}, {"MOTLEY_TIMEOUT", "-1"},
+      {"MOTLEY_SLOW", "2"},   {"MOTLEY_SLOW", "99:2"}, {"MOTLEY_SLOW", "0:0.5"},    {"MOTLEY_SLOW", ":2"}};
+  for (size_t i = 0; i < sizeof value / sizeof *value; i++) {
     if (launch_rank == 0)
       setenv(value[i][0], value[i][1], 1);
     struct mt_comm *comm = (void *)1;
@@ -100,6 +101,30 @@ START_TEST(test_refused_environment)
   enum mt_status status = mt_comm_new(NULL, NULL, &comm);
   unsetenv("MOTLEY_NODES");
   assert_none(status != MT_OK, "another rank's environment");
+  mt_comm_free(comm);
+}
+END_TEST
+
+/* Rank 0's environment names the slow rank; that one works on until what it did has taken FACTOR times as long. */
+START_TEST(test_slow)
+{
+  char text[32];
+  snprintf(text, sizeof text, "%d:2.5", world_size - 1);
+  setenv("MOTLEY_SLOW", launch_rank == 0 ? text : "0:9", 1);
+  struct mt_comm *comm;
+  enum mt_status status = mt_comm_new(NULL, NULL, &comm);
+  unsetenv("MOTLEY_SLOW");
+  assert_none(status != MT_OK, "MOTLEY_SLOW");
+  double ago = mt_time() - 0.02;
+  mt_slow(ago);
+  double took = mt_time() - ago;
+  assert_none(comm->rank == comm->size - 1 ? took < 2.5 * 0.02 : 0, "too quick");
+  mt_comm_free(comm);
+  comm = comm_on(NULL); /* it does not last */
+  double now = mt_time();
+  for (int i = 0; i < 100; i++)
+    mt_slow(now - 1000);
+  assert_none(mt_time() - now > 500, "slow still");
   mt_comm_free(comm);
 }
 END_TEST
@@ -438,6 +463,7 @@ int main(int argc, char **argv)
   tcase_add_test(tests, test_numbering);
   tcase_add_test(tests, test_pretended_nodes);
   tcase_add_test(tests, test_refused_environment);
+  tcase_add_test(tests, test_slow);
   tcase_add_test(tests, test_agree);
   tcase_add_test(tests, test_bcast);
   tcase_add_test(tests, test_gather);

@@ -183,6 +183,10 @@ START_TEST(test_located_errors)
   REFUSED(with("[parallel]\nslots = 2,\n"), MT_CMD_TRAIN, NULL, "parallel.slots: found \"2,\"");
   REFUSED(with("[parallel]\nslots = 2,1,4\n"), MT_CMD_TRAIN, NULL,
           "found 7 slots in all, expected at least num_local_experts (8)");
+  REFUSED(with("[parallel]\nshares = odd\n"), MT_CMD_TRAIN, NULL,
+          "parallel.shares: found \"odd\", expected auto, even or one integer for each rank (\"2,1,4\"), from 0");
+  REFUSED(with("[parallel]\nshares = 2,,1\n"), MT_CMD_TRAIN, NULL, "parallel.shares: found \"2,,1\"");
+  REFUSED(with("[parallel]\nshares =\n"), MT_CMD_TRAIN, NULL, "parallel.shares: found \"\"");
   REFUSED(with("[parallel]\ndevice = tpu\n"), MT_CMD_TRAIN, NULL, "expected one of auto, cpu");
   REFUSED(with("no sense\n"), MT_CMD_TRAIN, NULL,
           "bad.ini:12: found \"no sense\", expected [section] or key = value");

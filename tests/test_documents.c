@@ -86,11 +86,11 @@ static void set_batch(void *self, const struct mt_task *task)
   struct model_case *c = batch->c;
   struct mt_model *model = c->model;
   const int64_t T = c->T;
-  int64_t from, mine = mt_part_count(&c->step->share, c->comm->rank),
-                n = mt_part_range(mine, c->step->nmicro, task->micro, &from);
+  int64_t from, mine = mt_part_count(&c->step->batch.share, c->comm->rank),
+                n = mt_part_range(mine, c->step->batch.nmicro, task->micro, &from);
   int32_t position[MAX_N];
   for (int64_t i = 0; i < n * T; i++) {
-    const struct row *row = &batch->row[c->step->share.first[c->comm->rank] + from + i / T];
+    const struct row *row = &batch->row[c->step->batch.share.first[c->comm->rank] + from + i / T];
     model->host_token[i] = row->token[i % T];
     model->host_target[i] = row->token[i % T + 1];
     model->host_scale[i] = row->counts[i % T] ? (float)(1 / batch->tokens) : 0;
@@ -100,7 +100,7 @@ static void set_batch(void *self, const struct mt_task *task)
   c->device->ops->sync(c->device, MT_DEV_MATH);
   mt_model_batch(model, n);
   if (model->moe)
-    mt_moe_begin_micro(model->moe, 0, n, c->step->nmicro + task->micro);
+    mt_moe_begin_micro(model->moe, 0, n, c->step->batch.nmicro + task->micro);
 }
 
 /* Runs one step without update on the batch. logits[n, T, V] of all ranks where wanted. */
@@ -117,8 +117,8 @@ static double run(struct model_case *c, struct batch *batch, double *logits)
   double ce = mt_step_run(c->step, 1, 0)->ce;
   if (!logits)
     return ce;
-  ck_assert_int_eq(c->step->nmicro, 1);
-  const int64_t first = c->step->share.first[c->comm->rank] * T * V, n = c->model->N;
+  ck_assert_int_eq(c->step->batch.nmicro, 1);
+  const int64_t first = c->step->batch.share.first[c->comm->rank] * T * V, n = c->model->N;
   float *mine = MT_NEW(MT_TAG_MISC, float, n *V);
   mt_model_logits(c->model, 0, n, mine);
   memset(logits, 0, sizeof(double) * (size_t)(batch->n * T * V));

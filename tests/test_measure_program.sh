@@ -13,6 +13,8 @@ says 2 '"speed": [1-9]'
 says 3 '"gap_ns": '
 run 0 2 topo --json
 says 2 '"speed": 0'
+MOTLEY_SLOW=1:5 run 0 2 topo --measure --json
+is "a slow rank" "$(sed -n 's/.*"speed": \([0-9]*\).*/\1/p' out | tr '\n' ' ' | awk '{ print ($1 > 2 * $2) }')" 1
 
 say "bench exchange"
 MOTLEY_NODES=2,1,1 run 0 4 bench exchange --set bench.width=64,100 --set bench.rows=0,7 --set bench.seconds=0

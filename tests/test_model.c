@@ -152,7 +152,7 @@ START_TEST(test_logits)
     mt_step_run(c->step, 1, 0);
     struct vectors_shape shape;
     double *want = vectors_double(c->vectors, "logits", &shape), error[2] = {0};
-    const int64_t V = c->model->arch.V, first = c->step->share.first[c->comm->rank] * c->T, n = c->model->N;
+    const int64_t V = c->model->arch.V, first = c->step->batch.share.first[c->comm->rank] * c->T, n = c->model->N;
     float *logits = MT_NEW(MT_TAG_MISC, float, n * V);
     mt_model_logits(c->model, 0, n, logits);
     for (int64_t k = 0; k < n * V; k++) {

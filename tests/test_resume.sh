@@ -85,6 +85,29 @@ for family in mixtral gpt2; do
 done
 unset MOTLEY_NODES
 
+say "shares by speed: measured once, then kept; other ones round differently"
+config mixtral "parallel.shares = auto" "checkpoint.interval = 6" >c.ini
+MOTLEY_SLOW=1:8
+export MOTLEY_SLOW
+run 0 3 train c.ini --set log.dir=slow
+says 1 "^measured: "
+is "shares" "$(sed -n 's/.*"shares": \[\([0-9, ]*\)\].*/\1/p' slow/log.jsonl | tr -d , |
+  awk '{ print ($1 > $2 && $3 > $2 && $1 + $2 + $3 == 10) }')" 1
+mkdir -p kept/checkpoints
+cp slow/checkpoints/step-00000006.h5 kept/checkpoints
+run 0 3 train c.ini --set log.dir=kept
+says 1 "goes on bit for bit"
+same log slow/log.jsonl kept/log.jsonl 7 12 0
+same weights slow/checkpoints/step-00000012.h5 kept/checkpoints/step-00000012.h5 0
+rm -f kept/checkpoints/step-00000012.h5
+run 0 3 train c.ini --set log.dir=kept --set parallel.shares=even
+says 1 "goes on up to rounding"
+same log slow/log.jsonl kept/log.jsonl 7 12 1e-5
+unset MOTLEY_SLOW
+run 0 2 train c.ini --set log.dir=alike --set train.steps=1
+says 0 "^measured: " # ranks alike: nothing to measure for shares
+is "shares" "$(sed -n 's/.*"shares": \(\[[^]]*\]\).*/\1/p' alike/log.jsonl)" "[5, 5]"
+
 say "what was decided once is not decided again: cosine to a fixed step, positions over epochs, stopped during warm-up"
 # 99 samples, 10 a step: the second epoch begins within step 10.
 config mixtral "data.train = $work/short.txt" "train.schedule = cosine" "train.decay_steps = 11" "train.min_lr = 1e-4" >c.ini

@@ -174,14 +174,19 @@ enum mt_level mt_cluster_level(const struct mt_cluster *cluster, int a, int b)
   return cluster->node_of[a] == cluster->node_of[b] ? MT_LEVEL_NODE : MT_LEVEL_NET;
 }
 
+int mt_place_alike(const struct mt_place *a, const struct mt_place *b)
+{
+  return a->kind == b->kind && a->cores == b->cores && a->threads == b->threads &&
+         strncmp(a->model, b->model, sizeof a->model) == 0;
+}
+
 int mt_cluster_same(const struct mt_cluster *a, const struct mt_cluster *b)
 {
   if (a->nplace != b->nplace || a->nnode != b->nnode)
     return 0;
   for (int p = 0; p < a->nplace; p++) {
     const struct mt_place *x = &a->place[p], *y = &b->place[p];
-    if (a->node_of[p] != b->node_of[p] || x->cores != y->cores || x->threads != y->threads || x->kind != y->kind ||
-        strncmp(x->host, y->host, sizeof x->host) != 0 || strncmp(x->model, y->model, sizeof x->model) != 0)
+    if (a->node_of[p] != b->node_of[p] || !mt_place_alike(x, y) || strncmp(x->host, y->host, sizeof x->host) != 0)
       return 0;
   }
   return 1;

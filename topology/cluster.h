@@ -68,6 +68,8 @@ void mt_cluster_free(struct mt_cluster *cluster); /* NULL allowed */
 int mt_cluster_bridge(const struct mt_cluster *cluster, int from, int to);
 /* What a message between two places crosses. Pure. */
 enum mt_level mt_cluster_level(const struct mt_cluster *cluster, int a, int b);
+/* 1 if two places look as if they computed equally fast (kind, CPU model, cores, threads). Pure. */
+int mt_place_alike(const struct mt_place *a, const struct mt_place *b);
 /* 1 if both describe the same places in the same order (hosts, CPU models, cores, threads, kinds, nodes; not speeds).
  * Pure. */
 int mt_cluster_same(const struct mt_cluster *a, const struct mt_cluster *b);

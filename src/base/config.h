@@ -109,7 +109,8 @@ struct mt_config {
     char *slots; /* "" = by the layout policy, "n" or "n0,n1,..." one per rank */
     enum mt_layout_policy layout;
     enum mt_exchange_kind exchange;
-    enum mt_measure_when measure; /* auto: where the exchange is chosen by cost, between nodes */
+    enum mt_measure_when measure; /* auto: where the exchange is chosen by cost, between nodes, or shares of unlike ranks */
+    char *shares; /* of the global batch: auto | even | "n0,n1,..." one per rank */
     char *device; /* auto | cpu */
   } parallel;
   struct {

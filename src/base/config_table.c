@@ -138,7 +138,10 @@ const struct mt_option mt_options[] = {
   CHOICE(parallel, sharding, "full|node|owner", .need = MT_NEED_EXPERTS, .fallback = "full", .help = "ranks over which an expert's master weights are cut")
   CHOICE(parallel, measure, "auto|on|off", .fallback = "auto",
          .help = "measure speeds and links at start, unless a checkpoint of the same places has them (auto: if exchange = "
-                 "auto has nodes to choose between)")
+                 "auto has nodes to choose between, or shares = auto has ranks that are unlike)")
+  {.section = "parallel", .key = "shares", .type = MT_OPTION_COUNTS, .offset = AT(parallel.shares), .high = 1 << 30,
+   .choices = "auto|even", .fallback = "auto",
+   .help = "the global batch's cut over ranks, by measured speed, evenly, or by a list of one number a rank"},
   CHOICE(parallel, wire, "f32|bf16", .need = MT_NEED_EXPERTS, .fallback = "f32", .help = "type of token rows between ranks")
   {.section = "parallel", .key = "slots", .type = MT_OPTION_COUNTS, .offset = AT(parallel.slots), .high = 1 << 16,
    .need = MT_NEED_EXPERTS, .fallback = "", .derived = "by the layout",
@@ -243,6 +246,10 @@ static const char *list_part(const char *list, char *part, size_t size)
 
 static int is_counts(const struct mt_option *option, const char *text)
 {
+  if (option->choices && choice_number(option->choices, text) >= 0)
+    return 1;
+  if (option->choices && !*text)
+    return 0;
   int64_t value;
   char part[32];
   for (const char *rest = *text ? text : NULL; rest;) {
@@ -358,7 +365,9 @@ void mt_option_expected(const struct mt_option *option, struct mt_text_buffer *o
       mt_text_add(out, *word == '|' ? ", " : "%c", *word);
     return;
   case MT_OPTION_COUNTS:
-    what = "one integer or one for each rank (\"2\" or \"2,1,4\"),";
+    for (word = option->choices; word && *word; word++)
+      mt_text_add(out, *word == '|' ? ", " : "%c", *word);
+    what = option->choices ? " or one integer for each rank (\"2,1,4\")," : "one integer or one for each rank (\"2\" or \"2,1,4\"),";
     break;
   case MT_OPTION_INTEGER:
     what = "an integer";

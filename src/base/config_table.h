@@ -14,7 +14,7 @@ enum mt_option_type {
   MT_OPTION_CHOICE, /* one of `choices`, kept as its number */
   MT_OPTION_WORD,   /* one of `choices`, kept as text */
   MT_OPTION_PAIR,   /* two reals "a,b" in consecutive doubles */
-  MT_OPTION_COUNTS, /* integers "a" or "a,b,c" (or nothing), kept as text */
+  MT_OPTION_COUNTS, /* integers "a" or "a,b,c" (or nothing), kept as text; with `choices`, one of these words instead */
 };
 
 /* Settings that must hold for an option to be read. */

@@ -26,6 +26,30 @@ int mt_text_integer(const char *text, int64_t *value)
   return 1;
 }
 
+int mt_text_integers(const char *text, int64_t *value, int room)
+{
+  for (int n = 0;; text++) {
+    char part[32];
+    text += strspn(text, " ");
+    size_t digits = strspn(text, "0123456789");
+    int64_t number;
+    if (digits >= sizeof part)
+      return -1;
+    memcpy(part, text, digits);
+    part[digits] = 0;
+    if (!mt_text_integer(part, &number))
+      return -1;
+    if (n++ < room)
+      value[n - 1] = number;
+    text += digits;
+    text += strspn(text, " ");
+    if (!*text)
+      return n;
+    if (*text != ',')
+      return -1;
+  }
+}
+
 int mt_text_real(const char *text, double *value)
 {
   const char *p = text + (*text == '-' || *text == '+');

@@ -19,6 +19,10 @@ int mt_text_boolean(const char *text, int *value);
  * only. Local. */
 char *mt_text_print_real(double value, char *text);
 
+/* The integers >= 0 of a list, separated by commas, with blanks around them allowed, into value[i] for i < room. Returns how
+ * many there are, -1 if text is no such list. Local. */
+int mt_text_integers(const char *text, int64_t *value, int room);
+
 /* A whole file, with a zero byte behind it, as *text (the caller frees with mt_free) and *bytes. Local. 0, or
  * the errno of what failed (a folder is EISDIR); nothing is printed. */
 int mt_text_read_file(const char *path, char **text, int64_t *bytes);

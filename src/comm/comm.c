@@ -7,10 +7,12 @@
  * rank 0's word counts; and pretended nodes still share the real host's cores, so the sharing is computed
  * from real host names. */
 #include "comm/comm.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "comm/comm_mpi.h"
 #include "topology/discover.h"
 
@@ -30,6 +32,12 @@ static void abort_job(int code)
   if (started && !ended)
     MPI_Abort(MPI_COMM_WORLD, code ? code : MT_FAILED);
 }
+
+/* Who shall compute how slowly; rank -1 = nobody. */
+struct slow {
+  int rank;
+  double factor;
+};
 
 /* The longest wait from MOTLEY_TIMEOUT's text. Prints and returns MT_USAGE if it is no number of seconds. */
 static enum mt_status read_timeout(const char *text, double *seconds)
@@ -75,15 +83,50 @@ static void start_mpi(struct mt_comm *comm, int *argc, char ***argv)
   comm->mpi->counts = MT_NEW(MT_TAG_COMM, int, 2 * (int64_t)comm->size);
 }
 
+static double slowness = 1; /* of this rank's computing */
+
+/* MOTLEY_SLOW's text, of `size` ranks. */
+static enum mt_status read_slow(const char *text, int size, struct slow *slow)
+{
+  char rank[16] = "";
+  int64_t number;
+  const char *colon = text ? strchr(text, ':') : NULL;
+  *slow = (struct slow){-1, 1};
+  if (!text || !*text)
+    return MT_OK;
+  if (colon && colon - text < (int)sizeof rank) {
+    memcpy(rank, text, (size_t)(colon - text));
+    if (mt_text_integer(rank, &number) && number >= 0 && number < size && mt_text_real(colon + 1, &slow->factor) &&
+        slow->factor >= 1) {
+      slow->rank = (int)number;
+      return MT_OK;
+    }
+  }
+  mt_error("MOTLEY_SLOW=%s: expected RANK:FACTOR, a rank below %d and a factor of at least 1", text, size);
+  return MT_USAGE;
+}
+
+void mt_slow(double start)
+{
+  if (slowness == 1)
+    return;
+  double until = start + slowness * (mt_time() - start);
+  while (mt_time() < until)
+    ;
+}
+
 /* Builds the cluster from the places, with pretended nodes if rank 0's environment asks for them. Rank 0 says
  * what is wrong, so it is said once. */
 static enum mt_status build_cluster(struct mt_comm *comm, const struct mt_place *place)
 {
   char *pretend = mt_bcast_text(comm, getenv("MOTLEY_NODES"), 0);
   char *timeout = mt_bcast_text(comm, getenv("MOTLEY_TIMEOUT"), 0);
+  struct slow slow = {-1, 1};
   enum mt_status status = MT_OK;
   if (comm->rank == 0) {
     status = read_timeout(timeout, &comm->mpi->timeout_s);
+    if (status == MT_OK)
+      status = read_slow(getenv("MOTLEY_SLOW"), comm->size, &slow);
     if (status == MT_OK)
       status = mt_cluster_build(place, comm->size, pretend, &comm->cluster);
   }
@@ -92,6 +135,15 @@ static enum mt_status build_cluster(struct mt_comm *comm, const struct mt_place 
     status = read_timeout(timeout, &comm->mpi->timeout_s);
     MT_CHECK(status == MT_OK && mt_cluster_build(place, comm->size, pretend, &comm->cluster) == MT_OK,
              "rank 0 could build the cluster, rank %d could not", comm->rank);
+  }
+  mt_bcast(comm, &slow, sizeof slow, 0);
+  slowness = 1;
+  if (status == MT_OK && slow.rank >= 0) {
+    /* It pretends to be another CPU, so that nobody takes it for one of the others. */
+    struct mt_place *place = &comm->cluster->place[slow.rank];
+    size_t room = sizeof place->model - 16, used = strnlen(place->model, room);
+    snprintf(place->model + used, sizeof place->model - used, "#%.6g", slow.factor);
+    slowness = place->launch_rank == comm->rank ? slow.factor : 1;
   }
   mt_free(pretend);
   mt_free(timeout);

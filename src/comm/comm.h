@@ -27,8 +27,8 @@ struct mt_comm {
 
 /* Starts MPI (unless it is up), discovers this rank's place, exchanges places, renumbers and makes the communicators.
  * Collective over all processes. MOTLEY_NODES=2,1,4 pretends node sizes (MT_USAGE, agreed, said once, if they do not
- * fit). Compute threads per rank = max(1, allowed cores / ranks sharing them) unless OMP_NUM_THREADS is set; a binding
- * narrower than the threads is one warning. Of MOTLEY_NODES and MOTLEY_TIMEOUT launcher rank 0's environment counts.
+ * fit). MOTLEY_SLOW likewise. Compute threads per rank = max(1, allowed cores / ranks sharing them) unless OMP_NUM_THREADS is set; a binding
+ * narrower than the threads is one warning. Of these and MOTLEY_TIMEOUT launcher rank 0's environment counts.
  * Sets mt_log_identity and mt_die_hook. *comm is freed by mt_comm_free, which is collective and ends MPI if this call
  * started it. */
 enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **comm);
@@ -87,5 +87,9 @@ void mt_wait(struct mt_comm *comm, struct mt_requests *set);
 
 /* The time in seconds from some fixed point in the past. */
 double mt_time(void);
+/* For tests: MOTLEY_SLOW=RANK:FACTOR makes that rank (FACTOR >= 1) compute FACTOR times as long. Called after a piece of
+ * computing that began at `start` (as mt_time tells it), it works on for as long as that takes, without result; it does not
+ * sleep, which would hand the core to others. Local; a comparison and no more on all other ranks. */
+void mt_slow(double start);
 
 #endif

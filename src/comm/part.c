@@ -2,8 +2,10 @@
  * apart. */
 #include "comm/part.h"
 #include <stdlib.h>
+#include <string.h>
+#include "base/log.h"
 #include "base/memory.h"
-#include "base/status.h"
+#include "base/text.h"
 
 /* floor(m n / k) for 0 <= m <= k. */
 static int64_t cut(int64_t n, int64_t k, int64_t m)
@@ -71,6 +73,21 @@ struct mt_part mt_part_weighted(int64_t n, int nrank, const int64_t *weight)
   }
   part.first[nrank] = sum;
   return part;
+}
+
+enum mt_status mt_part_weights(const char *name, const char *text, int nrank, int64_t *weight)
+{
+  int64_t *found = MT_NEW(MT_TAG_PLAN, int64_t, nrank), any = 0;
+  int n = mt_text_integers(text, found, nrank);
+  for (int r = 0; r < nrank && r < n; r++)
+    any |= found[r];
+  enum mt_status status = n == nrank && any ? MT_OK : MT_USAGE;
+  if (status != MT_OK)
+    mt_error("%s: found '%s', expected %d numbers (one per rank)%s", name, text, nrank, n == nrank ? ", not all zero" : "");
+  else if (weight)
+    memcpy(weight, found, sizeof *weight * (size_t)nrank);
+  mt_free(found);
+  return status;
 }
 
 int64_t mt_part_range(int64_t n, int64_t k, int64_t m, int64_t *first)

@@ -2,6 +2,7 @@
 #ifndef MT_PART_H
 #define MT_PART_H
 #include <stdint.h>
+#include "base/status.h"
 
 struct mt_part {
   int nrank;
@@ -12,6 +13,9 @@ struct mt_part {
 struct mt_part mt_part_even(int64_t n, int nrank);
 /* In proportion to weights (>= 0, not all zero), by largest remainder, ties to the lowest rank. The caller frees. */
 struct mt_part mt_part_weighted(int64_t n, int nrank, const int64_t *weight);
+/* Weights from a list of integers, one a rank, in the option `name` (for the message); weight NULL: only looked at. MT_USAGE,
+ * said once, if there are not nrank of them, or all are zero. */
+enum mt_status mt_part_weights(const char *name, const char *text, int nrank, int64_t *weight);
 /* Range m of k of an even partition of [0, n): *first and the count as the result. No allocation. */
 int64_t mt_part_range(int64_t n, int64_t k, int64_t m, int64_t *first);
 /* The rank that owns thing i (0 <= i < n): binary search; never a rank with an empty range. */

@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include <ctype.h>
+#include "base/text.h"
 #include <stdlib.h>
 
 enum mt_status mt_layout_slots(const char *text, int nexpert, int nrank, int *slots)
@@ -13,26 +13,16 @@ enum mt_status mt_layout_slots(const char *text, int nexpert, int nrank, int *sl
       slots[r] = nexpert >= nrank ? (int)((int64_t)(r + 1) * nexpert / nrank - (int64_t)r * nexpert / nrank) : nexpert > 0;
     return MT_OK;
   }
-  int n = 0;
-  int64_t sum = 0;
-  for (const char *at = text; n <= nrank;) {
-    while (isspace((unsigned char)*at))
-      at++;
-    char *end;
-    long value = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
-    if (value < 0 || value > 1 << 20) {
-      mt_error("parallel.slots: found '%s', expected one number of slots, or one per rank separated by commas", text);
-      return MT_USAGE;
-    }
-    if (n < nrank)
-      slots[n] = (int)value;
-    n++;
-    for (at = end; isspace((unsigned char)*at);)
-      at++;
-    if (!*at)
-      break;
-    if (*at++ != ',')
-      n = nrank + 1;
+  int64_t *found = MT_NEW(MT_TAG_PLAN, int64_t, nrank), sum = 0;
+  int n = mt_text_integers(text, found, nrank), bad = n < 0;
+  for (int r = 0; r < nrank && r < n; r++) {
+    bad |= found[r] > 1 << 20;
+    slots[r] = (int)found[r];
+  }
+  mt_free(found);
+  if (bad) {
+    mt_error("parallel.slots: found '%s', expected one number of slots, or one per rank separated by commas", text);
+    return MT_USAGE;
   }
   if (n == 1)
     for (int r = 1; r < nrank; r++)

@@ -87,11 +87,11 @@ static void report(struct mt_step *step, const struct mt_product *p, int n, doub
 enum mt_status mt_bench_step(struct mt_comm *comm, const struct mt_config *config)
 {
   struct mt_session session;
-  MT_TRY(mt_session_open(comm, config, mt_step_max_B(config, comm), config->data.seq_length, 1, &session));
+  MT_TRY(mt_session_open(comm, config, 0, config->data.seq_length, 1, &session));
   struct mt_step *step = mt_step_new(comm, session.model, config, (struct mt_source){random_tokens, (void *)(uintptr_t)config});
   struct mt_product p[MT_MOST_PRODUCTS];
-  int64_t N = mt_step_max_B(config, comm) * config->data.seq_length;
-  int n = mt_products(&session.model->arch, session.model->params.nmoe, N, session.model->T, (double)step->nmicro, p);
+  int64_t N = mt_batch_most(&step->batch, comm->rank) * config->data.seq_length;
+  int n = mt_products(&session.model->arch, session.model->params.nmoe, N, session.model->T, (double)step->batch.nmicro, p);
   int64_t most_x = 1, most_w = 1, most_y = 1;
   for (int i = 0; i < n; i++) {
     most_x = p[i].n * p[i].in > most_x ? p[i].n * p[i].in : most_x;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "base/log.h"
 #include "model/model.h"
-#include "train/step.h"
+#include "train/batch.h"
 
 /* Rows that rank `rank` receives of a layer in a micro-step where all ranks have `N` tokens, if every expert is picked
  * equally often and dealt evenly over its replicas. */
@@ -96,7 +96,7 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
   struct mt_params params = {0};
   mt_family_build(config, &arch, &params);
   double bytes[MT_NTAG] = {0};
-  const double C = (double)arch.C, T = (double)config->data.seq_length, B = (double)mt_step_max_B(config, &comm), N = B * T;
+  const double C = (double)arch.C, T = (double)config->data.seq_length, B = (double)mt_batch_max_B(config, cluster, rank), N = B * T;
   const double HD = (double)(arch.H * arch.D), QKV = HD + 2.0 * (double)(arch.KV * arch.D), wide = (double)arch.F * (arch.gated ? 2 : 1);
   const double L = (double)arch.L, dense = L - params.nmoe;
   enum mt_status status = MT_OK;
@@ -158,16 +158,16 @@ enum { EXACT = 64, LIKE = 256 };
 /* Ranks of a small cluster one by one; of a large one, one of each kind stands for the others, since a plan for each of
  * thousands takes minutes (they differ in staging alone: who is bridge or home of a little more). */
 static enum mt_status forecast_rank(const struct mt_config *config, const struct mt_cluster *cluster, int r, const int *slots,
+                                    const struct mt_batch *batch,
                                     struct like *like, int64_t (*known)[MT_NTAG], int *nlike, int64_t bytes[MT_NTAG])
 {
-  struct mt_comm comm = {.rank = r, .size = cluster->nplace};
   int q = cluster->node_of[r];
   struct like this;
   memset(&this, 0, sizeof this);
   this.node_size = cluster->node_first[q + 1] - cluster->node_first[q];
   this.slots = slots[r];
   this.threads = cluster->place[r].threads;
-  this.B = mt_step_max_B(config, &comm);
+  this.B = mt_batch_most(batch, r);
   for (int i = 0; i < *nlike && cluster->nplace > EXACT; i++)
     if (!memcmp(&like[i], &this, sizeof this)) {
       memcpy(bytes, known[i], sizeof(int64_t) * MT_NTAG);
@@ -185,6 +185,7 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
 {
   int64_t most[MT_NTAG] = {0}, least[MT_NTAG] = {0}, need[cluster->nnode];
   int rank_most = 0, rank_least = 0, unfit = 0;
+  MT_TRY(mt_batch_check(config, cluster));
   struct mt_arch arch;
   struct mt_params params = {0};
   mt_family_build(config, &arch, &params);
@@ -201,9 +202,11 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
   memset(slots, 0, sizeof slots);
   if (config->model.num_local_experts > 0)
     MT_TRY(mt_layout_slots(config->parallel.slots, (int)config->model.num_local_experts, cluster->nplace, slots));
-  for (int r = 0; r < cluster->nplace; r++) {
+  struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
+  enum mt_status status = MT_OK;
+  for (int r = 0; r < cluster->nplace && status == MT_OK; r++) {
     int64_t bytes[MT_NTAG];
-    MT_TRY(forecast_rank(config, cluster, r, slots, like, known, &nlike, bytes));
+    status = forecast_rank(config, cluster, r, slots, &batch, like, known, &nlike, bytes);
     need[cluster->node_of[r]] += total(bytes);
     if (!r || total(bytes) > total(most)) {
       memcpy(most, bytes, sizeof most);
@@ -214,6 +217,9 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
       rank_least = r;
     }
   }
+  mt_part_free(&batch.share);
+  if (status != MT_OK)
+    return status;
   mt_info("memory in GB if routing is balanced  %14s %d %12s %d", "most: rank", rank_most, "least: rank", rank_least);
   for (int tag = 0; tag < MT_NTAG; tag++)
     if (most[tag] || least[tag])

@@ -24,6 +24,7 @@ struct prediction {
   struct mt_cut cut;        /* owned with the layout */
   struct mt_link link[MT_NLEVEL];
   struct mt_cost *kind;
+  struct mt_batch batch;
   double B; /* most sequences of a rank's micro-step */
 };
 
@@ -36,10 +37,9 @@ static double speed_of(const struct mt_place *place)
 static double token_work(const struct prediction *p, double flops)
 {
   double longest = 0;
-  struct mt_comm comm = {.size = p->cluster->nplace};
-  for (comm.rank = 0; comm.rank < comm.size; comm.rank++) {
-    double tokens = (double)mt_step_max_B(p->config, &comm) * (double)p->config->data.seq_length;
-    longest = fmax(longest, tokens * flops * 1e3 / speed_of(&p->cluster->place[comm.rank]));
+  for (int r = 0; r < p->cluster->nplace; r++) {
+    double tokens = (double)mt_batch_most(&p->batch, r) * (double)p->config->data.seq_length;
+    longest = fmax(longest, tokens * flops * 1e3 / speed_of(&p->cluster->place[r]));
   }
   return longest;
 }
@@ -236,12 +236,15 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
 {
   struct prediction p = {.config = config, .cluster = cluster, .kind = costs->kind};
   *costs = (struct mt_costs){0};
+  MT_TRY(mt_batch_check(config, cluster));
   mt_family_build(config, &p.arch, &p.params);
   for (int level = 0; level < MT_NLEVEL; level++)
     p.link[level] = mt_link_usual(cluster, (enum mt_level)level);
   struct mt_comm comm = {.size = cluster->nplace, .nnode = cluster->nnode, .node_first = cluster->node_first,
                          .cluster = (struct mt_cluster *)(uintptr_t)cluster};
-  p.B = (double)mt_step_max_B(config, &comm);
+  p.batch = mt_batch_cut(config, cluster, config->train.global_batch);
+  for (int r = 0; r < cluster->nplace; r++)
+    p.B = fmax(p.B, (double)mt_batch_most(&p.batch, r));
   enum mt_status status = MT_OK;
   if (p.params.nmoe) {
     int *slots = MT_NEW(MT_TAG_PLAN, int, cluster->nplace);
@@ -258,7 +261,7 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
       in_layers += p.params.param[i].scope == MT_SCOPE_SHARED && p.params.param[i].layer >= 0 ? p.params.param[i].count : 0;
     for (int l = 0; l < p.arch.L; l++)
       dense[l] = p.arch.block[l].moe < 0;
-    *shape = (struct mt_shape){.nlayer = (int)p.arch.L, .nmicro = (int)mt_step_micros(config, &comm), .dense = dense,
+    *shape = (struct mt_shape){.nlayer = (int)p.arch.L, .nmicro = (int)p.batch.nmicro, .dense = dense,
                                .sequences = (int)p.B, .several = cluster->nnode > 1, .sharded = p.params.nmoe > 0,
                                .gated = p.arch.gated, .recompute = config->train.recompute, .whole = 1, .backward = 1};
     shape->gradient_bytes = 4 * p.params.shared_length;
@@ -271,6 +274,7 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
   if (p.layout)
     mt_cut_free(&p.cut);
   mt_layout_free(p.layout);
+  mt_part_free(&p.batch.share);
   mt_params_free(&p.params);
   mt_free(p.arch.block);
   return status;

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "comm/measure.h"
 #include "comm/way.h"
+#include "train/batch.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -64,15 +65,25 @@ static enum mt_status load_weights(struct mt_session *session, int training)
   return MT_OK;
 }
 
+/* Is the exchange chosen by cost, or are there shares to be weighed? Places that look alike are taken to be equally fast
+ * without looking: a start should be quick, and chance no reason to deal unevenly. */
+static int decides(const struct mt_comm *comm, const struct mt_config *config)
+{
+  if (comm->nnode > 1 && config->model.num_local_experts > 0 && config->parallel.exchange == MT_EXCHANGE_AUTO)
+    return 1;
+  for (int p = 1; p < comm->size && !strcmp(config->parallel.shares, "auto"); p++)
+    if (!mt_place_alike(&comm->cluster->place[0], &comm->cluster->place[p]))
+      return 1;
+  return 0;
+}
+
 /* Speeds and links, if anything is decided by them. Those that a checkpoint of the same places brought stay. */
 static void measure(const struct mt_session *session)
 {
   struct mt_comm *comm = session->comm;
   const struct mt_config *config = session->config;
-  int wanted = config->parallel.measure == MT_MEASURE_ON ||
-               (config->parallel.measure == MT_MEASURE_AUTO && comm->nnode > 1 && config->model.num_local_experts > 0 &&
-                config->parallel.exchange == MT_EXCHANGE_AUTO);
-  if (!wanted)
+  if (config->parallel.measure == MT_MEASURE_OFF ||
+      (config->parallel.measure == MT_MEASURE_AUTO && !decides(comm, config)))
     return;
   double start = mt_time();
   int stored = mt_measured(comm->cluster);
@@ -143,8 +154,12 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
       mt_agree(comm, mt_device_open(name, comm->cluster->place[comm->rank].threads, &session->device));
   if (status == MT_OK)
     status = find_weights(session, training);
-  if (status == MT_OK && training)
+  if (status == MT_OK)
+    status = mt_agree(comm, comm->rank == 0 ? mt_batch_check(config, comm->cluster) : MT_OK);
+  if (status == MT_OK && training) {
     measure(session);
+    max_B = mt_batch_max_B(config, comm->cluster, comm->rank);
+  }
   if (status == MT_OK)
     status = mt_model_new(comm, session->device, config, max_B, T, training, &session->model);
   if (status == MT_OK)

@@ -12,7 +12,8 @@ struct mt_session {
   struct mt_progress progress;    /* where they stand now */
 };
 
-/* Opens the device, builds the model for micro-steps of max_B sequences of T, finds and loads the checkpoint
+/* Opens the device, measures the cluster where something is decided by it (training), builds the model for micro-steps of
+ * max_B sequences of T (training: pass 0, it is what the rank's share of the batch needs), finds and loads the checkpoint
  * (the newest that is whole; training: or makes initial weights; otherwise a missing checkpoint is MT_USAGE),
  * publishes. Collective, agreed. On failure nothing is left behind. */
 enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T,

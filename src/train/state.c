@@ -165,7 +165,10 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
     if (difference && (training || !strncmp(difference, "mo", 2)))
       mt_warn("%s was made with other settings, the new ones hold from here: %s", path, difference);
   }
-  *same = !difference && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
+  /* measuring in another case than before may bring other shares */
+  int shares = !strcmp(stored.parallel.shares, config->parallel.shares) &&
+               (strcmp(config->parallel.shares, "auto") || stored.parallel.measure == config->parallel.measure);
+  *same = !difference && shares && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
           stored.parallel.layout == config->parallel.layout && stored.parallel.wire == config->parallel.wire &&
           stored.parallel.sharding == config->parallel.sharding;
   mt_free(difference);

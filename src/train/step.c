@@ -7,33 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Micro-steps of a step: what the largest share needs. */
-static int64_t micro_steps(const struct mt_config *config, const struct mt_part *share)
-{
-  int64_t most = 0;
-  for (int r = 0; r < share->nrank; r++) {
-    int64_t n = (mt_part_count(share, r) + config->train.micro_batch - 1) / config->train.micro_batch;
-    most = n > most ? n : most;
-  }
-  return most;
-}
-
-int64_t mt_step_micros(const struct mt_config *config, const struct mt_comm *comm)
-{
-  struct mt_part share = mt_part_even(config->train.global_batch, comm->size);
-  int64_t n = micro_steps(config, &share);
-  mt_part_free(&share);
-  return n;
-}
-
-int64_t mt_step_max_B(const struct mt_config *config, const struct mt_comm *comm)
-{
-  struct mt_part share = mt_part_even(config->train.global_batch, comm->size);
-  int64_t mine = mt_part_count(&share, comm->rank), n = micro_steps(config, &share);
-  mt_part_free(&share);
-  return mine > 0 ? (mine + n - 1) / n : 1;
-}
-
 /* ---- what the tasks call ---- */
 
 /* Reads B sequences from `position` on into the model's host arrays; a failed source gives zeros and is remembered. */
@@ -59,12 +32,12 @@ static void read_batch(struct mt_step *step, struct mt_source source, int64_t po
 static void do_batch(void *self, const struct mt_task *task)
 {
   struct mt_step *step = self;
-  int64_t from, mine = mt_part_count(&step->share, step->comm->rank);
-  int64_t B = mt_part_range(mine, step->nmicro, task->micro, &from);
+  int64_t from, mine = mt_part_count(&step->batch.share, step->comm->rank);
+  int64_t B = mt_part_range(mine, step->batch.nmicro, task->micro, &from);
   double tokens = (double)step->config->train.global_batch * (double)step->model->T;
-  read_batch(step, step->source, step->first + step->share.first[step->comm->rank] + from, B, tokens);
+  read_batch(step, step->source, step->first + step->batch.share.first[step->comm->rank] + from, B, tokens);
   if (step->model->moe)
-    mt_moe_begin_micro(step->model->moe, step->share.first[step->comm->rank] + from, B, step->number * step->nmicro + task->micro);
+    mt_moe_begin_micro(step->model->moe, step->batch.share.first[step->comm->rank] + from, B, step->number * step->batch.nmicro + task->micro);
 }
 
 /* The first thing in this micro-step's activations that is not finite, said where the step will say so: see statistics. */
@@ -206,16 +179,15 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->model = model;
   step->config = config;
   step->source = source;
-  step->share = mt_part_even(config->train.global_batch, comm->size);
+  step->batch = mt_batch_cut(config, comm->cluster, config->train.global_batch);
   step->sample = MT_ZNEW(MT_TAG_IO, int32_t, model->T + 1);
   int nmoe = model->params.nmoe;
   step->result.load = MT_ZNEW(MT_TAG_PLAN, double, nmoe);
   step->loads = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe * comm->size);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
-  step->nmicro = micro_steps(config, &step->share);
   mt_pass_head(&step->forward, model, 0, 0, mt_pass_forward(&step->forward, model, 0, -1));
   int last = -1;
-  for (int m = 0; m < step->nmicro; m++) {
+  for (int m = 0; m < step->batch.nmicro; m++) {
     last = add(step, &step->tasks, MT_TASK_BATCH, MT_LANE_COMPUTE, m, -1, do_batch, last);
     last = mt_pass_forward(&step->tasks, model, m, last);
     last = mt_pass_head(&step->tasks, model, m, 1, last);
@@ -235,7 +207,7 @@ void mt_step_free(struct mt_step *step)
     return;
   mt_tasks_free(&step->tasks);
   mt_tasks_free(&step->forward);
-  mt_part_free(&step->share);
+  mt_part_free(&step->batch.share);
   mt_free(step->sample);
   mt_free(step->loads);
   mt_free(step->result.load);
@@ -281,10 +253,10 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
 enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss)
 {
   struct mt_model *model = step->model;
-  struct mt_part share = mt_part_even(n, step->comm->size);
-  const int64_t mine = mt_part_count(&share, step->comm->rank), begin = share.first[step->comm->rank];
+  struct mt_batch batch = mt_batch_cut(step->config, step->comm->cluster, n);
+  const int64_t mine = mt_part_count(&batch.share, step->comm->rank), begin = batch.share.first[step->comm->rank];
   int64_t nmicro = (mine + model->max_B - 1) / model->max_B;
-  mt_part_free(&share);
+  mt_part_free(&batch.share);
   mt_max_int(step->comm, &nmicro, 1);
   const double tokens = (double)n * (double)model->T;
   step->status = MT_OK;

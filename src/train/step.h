@@ -6,9 +6,9 @@
  * The trap: everything that is not a sum over tokens (balance loss, batch hash) is defined per sequence, in sequence order. */
 #ifndef MT_STEP_H
 #define MT_STEP_H
-#include "comm/part.h"
 #include "model/model.h"
 #include "schedule/task.h"
+#include "train/batch.h"
 
 /* Gives the tokens of sequence number `position` (over the whole run): token[T + 1]. A failure is the source's to say and
  * to remember; the step goes on with zeros, and the loop agrees afterwards. Local. */
@@ -40,8 +40,7 @@ struct mt_step {
   struct mt_model *model;  /* borrowed */
   const struct mt_config *config;
   struct mt_source source;
-  struct mt_part share;    /* of the global batch, in sequences */
-  int64_t nmicro;          /* micro-steps, the same on all ranks */
+  struct mt_batch batch;   /* owned */
   struct mt_tasks tasks;   /* the whole step */
   struct mt_tasks forward; /* one micro-step without backward, for evaluation */
   int64_t first;           /* position of the step's first sequence in the run */
@@ -58,10 +57,6 @@ struct mt_step {
   struct mt_step_result result;
 };
 
-/* Largest number of sequences of a micro-step on this rank. Pure. */
-int64_t mt_step_max_B(const struct mt_config *config, const struct mt_comm *comm);
-/* Micro-steps of a step: what the largest share needs. Pure. */
-int64_t mt_step_micros(const struct mt_config *config, const struct mt_comm *comm);
 /* Builds the tasks. Local. `source` is copied. */
 struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
                             struct mt_source source);
@@ -69,7 +64,7 @@ void mt_step_free(struct mt_step *step);
 /* Runs step `number` (from 1) whose first sequence is number `first` of the run: forward, backward, update. Collective.
  * The result is borrowed until the next call. */
 const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, int64_t first);
-/* Mean token loss of sequences [first, first + n) of `source`, dealt over the ranks. Collective; *loss is agreed. */
+/* Mean token loss of the first n sequences of `source`, dealt over the ranks like a batch. Collective; *loss is agreed. */
 enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss);
 
 #endif

@@ -80,7 +80,11 @@ static void log_start(struct run *run)
   mt_json_set(json, "nodes", mt_json_integer(run->comm->nnode));
   mt_json_set(json, "parameters", mt_json_integer(mt_params_total(&session->model->params)));
   mt_json_set(json, "steps", mt_json_integer(run->config->train.steps));
-  mt_json_set(json, "micro_steps", mt_json_integer(run->step->nmicro));
+  mt_json_set(json, "micro_steps", mt_json_integer(run->step->batch.nmicro));
+  mt_json *shares = mt_json_array();
+  for (int r = 0; r < run->comm->size; r++)
+    mt_json_push(shares, mt_json_integer(mt_part_count(&run->step->batch.share, r)));
+  mt_json_set(json, "shares", shares);
   mt_json_set(json, "exchange", mt_json_string(session->model->moe ? mt_exchange_name(session->model->moe->exchange) : "none"));
   mt_runlog_write(run->log, json);
 }
@@ -92,9 +96,16 @@ static void say_start(const struct run *run)
   mt_info("ranks: %d, nodes: %d; %lld parameters, %lld layers (%d MoE, %lld experts, %lld per token)", run->comm->size,
           run->comm->nnode, (long long)mt_params_total(&session->model->params), (long long)arch->L,
           session->model->params.nmoe, (long long)arch->E, (long long)arch->K);
-  mt_info("global batch %lld sequences of %lld tokens, %lld micro-steps; %lld training samples",
-          (long long)run->config->train.global_batch, (long long)run->config->data.seq_length, (long long)run->step->nmicro,
-          (long long)mt_tokens_samples(run->train.tokens));
+  const struct mt_part *share = &run->step->batch.share;
+  int64_t least = INT64_MAX, most = 0;
+  for (int r = 0; r < share->nrank; r++) {
+    int64_t n = mt_part_count(share, r);
+    least = n < least ? n : least;
+    most = n > most ? n : most;
+  }
+  mt_info("global batch %lld sequences of %lld tokens, %lld to %lld a rank, %lld micro-steps; %lld training samples",
+          (long long)run->config->train.global_batch, (long long)run->config->data.seq_length, (long long)least, (long long)most,
+          (long long)run->step->batch.nmicro, (long long)mt_tokens_samples(run->train.tokens));
   if (session->from.path)
     mt_info("resuming %s after step %lld (%s)", session->from.path, (long long)session->progress.step,
             session->from.same ? "the same ranks and places: goes on bit for bit"
@@ -264,7 +275,7 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
   if (status == MT_OK && *config->data.valid)
     status = mt_valid_open(comm, config, &run.valid);
   if (status == MT_OK)
-    status = mt_session_open(comm, config, mt_step_max_B(config, comm), config->data.seq_length, 1, &run.session);
+    status = mt_session_open(comm, config, 0, config->data.seq_length, 1, &run.session);
   if (status == MT_OK) {
     run.step = mt_step_new(comm, run.session.model, config, mt_data_source(&run.train));
     log_start(&run);
