@@ -142,6 +142,7 @@ config() {
     echo "train.warmup = 4"
     echo "checkpoint.interval = 0"
     echo "parallel.shares = even" # measured ones may differ between two runs
+    echo "parallel.layout = static" # as may one that follows the load at measured speeds
     for line in "$@"; do echo "$line"; done
   } | awk '{ split($1, name, "."); value = $0; sub(/^[^=]*= */, "", value)
       if (!(name[1] in seen)) { seen[name[1]] = ++n; section[n] = name[1] }

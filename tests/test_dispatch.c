@@ -20,6 +20,7 @@ struct source {
 struct play {
   struct mt_cluster *cluster;
   struct mt_layout *layout;
+  struct mt_shares *shares;
   int P, E, S;
   int slots[MAX_RANK];
   struct mt_comm comm[MAX_RANK];
@@ -36,6 +37,7 @@ static struct play *play_new(struct mt_cluster *cluster, int E, const int *slots
   p->E = E;
   memcpy(p->slots, slots, sizeof(int) * (size_t)p->P);
   p->layout = mt_layout_new(cluster, E, slots);
+  p->shares = mt_shares_new(cluster, E, p->layout->slot_first[p->P]);
   p->S = p->layout->slot_first[p->P];
   ck_assert_int_le(p->S, MAX_SLOT);
   p->counts = MT_ZNEW(MT_TAG_MISC, int64_t, p->P * E);
@@ -62,6 +64,7 @@ static void play_free(struct play *p)
     source_free(&p->source[r]);
   }
   mt_layout_free(p->layout);
+  mt_shares_free(p->shares);
   mt_cluster_free(p->cluster);
   mt_free(p->counts);
   mt_free(p);
@@ -157,10 +160,11 @@ static void check_reference(const struct play *p)
 
 static void plan(struct play *p)
 {
+  mt_shares_deal(p->shares, MT_DISPATCH_LITE, p->cluster, NULL, p->layout, p->counts);
   for (int r = 0; r < p->P; r++) {
     struct mt_routing routing = {p->source[r].ntoken, p->source[r].nrow, p->source[r].first,
                                  p->source[r].expert};
-    mt_dispatch_plan(&p->dispatch[r], &p->comm[r], p->layout, &routing, p->counts);
+    mt_dispatch_plan(&p->dispatch[r], &p->comm[r], p->layout, p->shares, &routing);
   }
 }
 

@@ -108,6 +108,8 @@ struct mt_config {
     enum mt_wire wire; /* type of rows between ranks; gradients of parameters always travel in f32 */
     char *slots; /* "" = by the layout policy, "n" or "n0,n1,..." one per rank */
     enum mt_layout_policy layout;
+    enum mt_dispatch_kind dispatch; /* of an expert's rows over its slots, see experts/shares.h */
+    int64_t relayout_interval, relayout_window; /* steps, see experts/relayout.h */
     enum mt_exchange_kind exchange;
     enum mt_measure_when measure; /* auto: where the exchange is chosen by cost, between nodes, or shares of unlike ranks */
     char *shares; /* of the global batch: auto | even | "n0,n1,..." one per rank */

@@ -146,8 +146,14 @@ const struct mt_option mt_options[] = {
   {.section = "parallel", .key = "slots", .type = MT_OPTION_COUNTS, .offset = AT(parallel.slots), .high = 1 << 16,
    .need = MT_NEED_EXPERTS, .fallback = "", .derived = "by the layout",
    .help = "experts a rank holds at a time: one number, or one for each rank"},
-  CHOICE(parallel, layout, "static|random", .need = MT_NEED_EXPERTS, .fallback = "static",
-         .help = "which experts a rank holds (random: for tests)")
+  CHOICE(parallel, layout, "static|random|laer|eplb|flexmoe|motley", .need = MT_NEED_EXPERTS, .fallback = "motley",
+         .help = "policy by which ranks hold experts; all but static follow the load (random: for tests)")
+  CHOICE(parallel, dispatch, "lite|solved", .need = MT_NEED_EXPERTS, .fallback = "solved",
+         .help = "how rows are dealt over an expert's slots: evenly in the node, or so that the last rank is done early")
+  INTEGER(parallel, relayout_interval, 1, ANY, .need = MT_NEED_FOLLOWING, .fallback = "1",
+          .help = "steps between plans of layouts")
+  INTEGER(parallel, relayout_window, 1, 1000, .need = MT_NEED_FOLLOWING, .fallback = "5",
+          .help = "w: a plan sees the loads of the last w steps, the newest w times, the one before it w - 1 times, and so on")
   CHOICE(parallel, exchange, "auto|pairwise|hierarchical", .need = MT_NEED_EXPERTS, .fallback = "auto",
          .help = "way of rows between ranks")
   {.section = "parallel", .key = "device", .type = MT_OPTION_WORD, .offset = AT(parallel.device), .choices = "auto|cpu",
@@ -407,6 +413,12 @@ const char *mt_option_unread(const struct mt_option *option, const struct mt_con
     return config->model.num_local_experts ? NULL : "with model.num_local_experts = 0 (a dense model)";
   case MT_NEED_ZIPF:
     return config->moe.router == MT_ROUTER_ZIPF && config->model.num_local_experts ? NULL : "unless moe.router = zipf";
+  case MT_NEED_FOLLOWING:
+    if (!config->model.num_local_experts)
+      return "with model.num_local_experts = 0 (a dense model)";
+    return config->parallel.layout == MT_LAYOUT_STATIC   ? "with parallel.layout = static"
+           : config->parallel.layout == MT_LAYOUT_RANDOM ? "with parallel.layout = random"
+                                                         : NULL;
   case MT_NEED_DECAY:
     return config->train.schedule != MT_SCHEDULE_CONSTANT ? NULL : "with train.schedule = constant";
   case MT_NEED_WSD:

@@ -126,6 +126,46 @@ void mt_allgatherv(struct mt_comm *comm, const void *in, void *out, const int64_
   mt_wait_collective(comm, &request, "ragged gather");
 }
 
+struct pending {
+  MPI_Request request;
+  int counts[]; /* [2 * size]: MPI reads counts and displacements until the end */
+};
+
+struct mt_gather mt_gather_new(const struct mt_comm *comm)
+{
+  return (struct mt_gather){mt_alloc(MT_TAG_COMM, (int64_t)sizeof(struct pending) + 2 * comm->size * (int64_t)sizeof(int)), 0};
+}
+
+void mt_gather_free(struct mt_gather *gather)
+{
+  MT_CHECK(!gather->under_way, "a gather was begun and not ended");
+  mt_free(gather->mpi);
+  *gather = (struct mt_gather){0};
+}
+
+void mt_gather_begin(struct mt_comm *comm, struct mt_gather *gather, const void *in, void *out, const int64_t *bytes)
+{
+  struct pending *pending = gather->mpi;
+  int *count = pending->counts, *at = count + comm->size;
+  int64_t total = 0;
+  MT_CHECK(!gather->under_way, "a gather is begun before the last one is ended");
+  for (int r = 0; r < comm->size; r++) {
+    count[r] = (int)bytes[r];
+    at[r] = (int)total;
+    total += bytes[r];
+  }
+  MT_CHECK(total <= INT32_MAX, "a gather of %lld bytes, at most %d", (long long)total, INT32_MAX);
+  gather->under_way = 1;
+  MT_MPI(MPI_Iallgatherv(in, count[comm->rank], MPI_BYTE, out, count, at, MPI_BYTE, comm->mpi->world, &pending->request));
+}
+
+void mt_gather_end(struct mt_comm *comm, struct mt_gather *gather)
+{
+  struct pending *pending = gather->mpi;
+  mt_wait_collective(comm, &pending->request, "gather");
+  gather->under_way = 0;
+}
+
 /* All ranks' x[n], as [P][n], in the communicator's scratch memory. */
 static const double *gather_numbers(struct mt_comm *comm, const double *x, int n)
 {

@@ -50,6 +50,16 @@ void mt_allgather(struct mt_comm *comm, const void *in, void *out, int64_t bytes
 /* Ragged: rank r gives bytes[r] (an array all ranks know); out is their concatenation in rank order; in
  * may be this rank's place in out. Collective. */
 void mt_allgatherv(struct mt_comm *comm, const void *in, void *out, const int64_t *bytes);
+/* The same, going on while this rank does something else: begin posts it, end waits for it. in and out must stay untouched
+ * until then. One at a time in each mt_gather. Collective, each of the two in the same order among other collectives. */
+struct mt_gather {
+  void *mpi;     /* owned: request, counts and displacements */
+  int under_way;
+};
+struct mt_gather mt_gather_new(const struct mt_comm *comm); /* Local */
+void mt_gather_free(struct mt_gather *gather);
+void mt_gather_begin(struct mt_comm *comm, struct mt_gather *gather, const void *in, void *out, const int64_t *bytes);
+void mt_gather_end(struct mt_comm *comm, struct mt_gather *gather);
 /* x[n] := its sum over ranks, left to right by rank within a node, then left to right over nodes: the same bits on all
  * ranks and for any algorithm. Collective. For a few numbers: P n are gathered, in memory kept for the next time. */
 void mt_sum(struct mt_comm *comm, double *x, int n);

@@ -26,23 +26,8 @@ void mt_dispatch_count(const struct mt_routing *routing, int nexpert, int64_t *c
     counts[routing->expert[i]]++;
 }
 
-/* The slots over which a source on node q deals expert e: by_expert[*first .. *first + result). */
-static int replicas(const struct mt_layout *layout, int e, int q, int *first)
-{
-  int bin = e * layout->nnode + q;
-  int local = layout->expert_first[bin + 1] - layout->expert_first[bin];
-  *first = layout->expert_first[local ? bin : e * layout->nnode];
-  return local ? local : layout->expert_first[(e + 1) * layout->nnode] - *first;
-}
-
-/* The i-th of n replicas' part of t rows. */
-static int64_t quota(int64_t t, int n, int i)
-{
-  return t / n + (i < t % n);
-}
-
 void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, const struct mt_layout *layout,
-                      const struct mt_routing *routing, const int64_t *counts)
+                      const struct mt_shares *shares, const struct mt_routing *routing)
 {
   const int me = comm->rank, P = comm->size, E = layout->nexpert, n = comm->node_size;
   const int node0 = comm->node_first[comm->node], my_first = layout->slot_first[me];
@@ -56,22 +41,18 @@ void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, 
   memset(arrive, 0, sizeof arrive);
 
   for (int s = 0; s < P; s++) {
-    int q = comm->cluster->node_of[s];
-    for (int e = 0; e < E; e++) {
-      int64_t rows = counts[(int64_t)s * E + e];
-      int first, nrep = rows ? replicas(layout, e, q, &first) : 0;
-      for (int i = 0; i < nrep; i++) {
-        int slot = layout->by_expert[first + i], d = layout->slot_rank[slot];
-        int64_t part = quota(rows, nrep, i);
-        if (q == comm->node)
-          pattern->out[(int64_t)(s - node0) * P + d] += part;
-        if (d >= node0 && d < node0 + n)
-          pattern->in[(int64_t)s * n + (d - node0)] += part;
-        if (s == me)
-          to_slot[slot] += part;
-        if (d == me)
-          arrive[(int64_t)s * mine + (slot - my_first)] += part;
-      }
+    const int same_node = comm->cluster->node_of[s] == comm->node;
+    for (int32_t i = shares->first[(int64_t)s * E]; i < shares->first[(int64_t)(s + 1) * E]; i++) {
+      const int slot = shares->slot[i], d = layout->slot_rank[slot];
+      const int64_t rows = shares->rows[i];
+      if (same_node)
+        pattern->out[(int64_t)(s - node0) * P + d] += rows;
+      if (d >= node0 && d < node0 + n)
+        pattern->in[(int64_t)s * n + (d - node0)] += rows;
+      if (s == me)
+        to_slot[slot] += rows;
+      if (d == me)
+        arrive[(int64_t)s * mine + (slot - my_first)] += rows;
     }
   }
 
@@ -83,21 +64,20 @@ void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, 
   next[0] = 0;
   for (int slot = 0; slot < S; slot++)
     next[slot + 1] = next[slot] + to_slot[slot];
-  /* For (me, expert): replica i takes rows until its quota is used up; at[e] is the current replica. */
-  int at[E + 1];
+  /* at[e] is the run of (me, e) that takes rows now, left[e] how many more. */
+  int32_t at[E + 1];
   int64_t left[E + 1];
   for (int e = 0; e < E; e++) {
-    int first, nrep = replicas(layout, e, comm->node, &first);
-    at[e] = 0;
-    left[e] = quota(counts[(int64_t)me * E + e], nrep, 0);
+    at[e] = shares->first[(int64_t)me * E + e];
+    left[e] = at[e] < shares->first[(int64_t)me * E + e + 1] ? shares->rows[at[e]] : 0;
   }
   for (int64_t t = 0; t < routing->ntoken; t++)
     for (int64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
-      int e = routing->expert[i], first, nrep = replicas(layout, e, comm->node, &first);
-      while (!left[e])
-        left[e] = quota(counts[(int64_t)me * E + e], nrep, ++at[e]);
+      int e = routing->expert[i];
+      if (!left[e])
+        left[e] = shares->rows[++at[e]];
       left[e]--;
-      int64_t row = next[layout->by_expert[first + at[e]]]++;
+      int64_t row = next[shares->slot[at[e]]]++;
       dispatch->place[i] = (int32_t)row;
       dispatch->send_token[row] = (int32_t)t;
     }

@@ -1,10 +1,8 @@
 /* From a routing to slots: which row goes where, for one layer in one micro-step.
  *
  * The problem: every rank must send each (token, expert) row to one slot that holds the expert, and every rank must know
- * how many rows come from whom, without a second exchange. The idea: all ranks know all counts (source, expert) and the
- * layout, and deal each (source, expert) evenly over the replicas in the source's node, else over all replicas: row i of
- * (source, expert) goes to the slot whose prefix quota holds i. All is derived from integers, the same everywhere.
- * (LAER-MoE's lite routing, made deterministic.)
+ * how many rows come from whom, without a second exchange. The idea: all ranks know all counts (source, expert) and compute
+ * the same shares of the expert's slots in them (shares.h); row i of (source, expert) goes to the slot whose run holds i.
  * Orders: rows are sent by (destination slot, source position), so by destination rank; they arrive by (source rank, slot,
  * position); experts compute on them by (slot, source rank, position), which no exchange algorithm changes. */
 #ifndef MT_DISPATCH_H
@@ -12,6 +10,7 @@
 #include "comm/comm.h"
 #include "comm/exchange.h"
 #include "experts/layout.h"
+#include "experts/shares.h"
 
 /* (token, expert, weight) triples in token order: those of token t are [first[t], first[t + 1]). 0 to E a token. */
 struct mt_routing {
@@ -36,9 +35,10 @@ struct mt_dispatch mt_dispatch_new(const struct mt_comm *comm, int nslot); /* Lo
 void mt_dispatch_free(struct mt_dispatch *dispatch);
 /* counts[E] of this rank's rows. Local. */
 void mt_dispatch_count(const struct mt_routing *routing, int nexpert, int64_t *counts);
-/* Fills the dispatch from the counts of all ranks ([P][E], this rank's row as mt_dispatch_count gives it). Local, the same
- * numbers on all ranks; allocates only where rows outgrow the buffers (a counted growth). O(P S). */
+/* Fills the dispatch from the shares of the counts of all ranks ([P][E], this rank's row as mt_dispatch_count gives it).
+ * Local, the same numbers on all ranks; allocates only where rows outgrow the buffers (a counted growth). O(runs + P slots
+ * of this rank). */
 void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, const struct mt_layout *layout,
-                      const struct mt_routing *routing, const int64_t *counts);
+                      const struct mt_shares *shares, const struct mt_routing *routing);
 
 #endif

@@ -14,6 +14,8 @@ void mt_moe_begin_step(struct mt_moe *moe, int64_t number, double tokens, double
   moe->sums.dropped = 0;
   memset(moe->sums.received, 0, sizeof(int64_t) * (size_t)moe->nmoe);
   memset(moe->sums.per_expert, 0, sizeof(int64_t) * (size_t)moe->nmoe * (size_t)moe->E);
+  if (moe->relayout && number)
+    mt_relayout_begin(moe->relayout, number);
 }
 
 void mt_moe_begin_micro(struct mt_moe *moe, int64_t first, int64_t sequences, int64_t key)
@@ -23,9 +25,8 @@ void mt_moe_begin_micro(struct mt_moe *moe, int64_t first, int64_t sequences, in
   moe->ntoken = sequences * moe->T;
   memset(moe->pool_p, 0, sizeof(double) * (size_t)moe->E);
   memset(moe->pool_picks, 0, sizeof(double) * (size_t)moe->E);
-  for (int l = 0; l < moe->nmoe; l++)
-    if (moe->layer[l].own_layout)
-      mt_layout_random(moe->layer[l].own_layout, moe->comm->cluster, 1, (uint64_t)(key * moe->nmoe + l));
+  if (moe->relayout)
+    mt_relayout_shuffle(moe->relayout, key);
 }
 
 /* The routing: all picks, or those within the capacity. */
@@ -125,7 +126,10 @@ void mt_moe_counts(struct mt_moe *moe, int l)
       moe->sums.per_expert[l * E + e] += rows;
       moe->sums.dropped += picks - rows;
     }
-  mt_dispatch_plan(dispatch, moe->comm, layer->layout, &layer->routing, layer->counts);
+  mt_shares_deal(moe->shares, moe->kind, moe->comm->cluster, &moe->work, layer->layout, layer->counts);
+  mt_dispatch_plan(dispatch, moe->comm, layer->layout, moe->shares, &layer->routing);
+  if (moe->relayout && moe->number)
+    mt_relayout_count(moe->relayout, l, layer->counts);
   moe->sums.received[l] += dispatch->received;
 
   mt_moe_reserve(moe, l);
@@ -186,7 +190,7 @@ void mt_moe_unshard(struct mt_moe *moe, int l)
   holds[0] = l;
   holds[1] = layout->revision;
   holds[2] = moe->version;
-  mt_tree_plan(moe->tree, moe->layer[l].own_layout ? l : 0, layout);
+  mt_tree_plan(moe->tree, moe->relayout ? l : 0, layout);
   mt_tree_unshard_inter(moe->tree, pieces_of(moe, moe->shard.master, l), slot_weights(moe, l), moe->stride);
   mt_tree_unshard_intra(moe->tree, slot_weights(moe, l), moe->stride);
 }
@@ -316,7 +320,7 @@ void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx)
 void mt_moe_reshard(struct mt_moe *moe, int l)
 {
   moe->device->ops->sync(moe->device, MT_DEV_MATH);
-  mt_tree_plan(moe->tree, moe->layer[l].own_layout ? l : 0, moe->layer[l].layout);
+  mt_tree_plan(moe->tree, moe->relayout ? l : 0, moe->layer[l].layout);
   mt_tree_reshard_intra(moe->tree, slot_gradients(moe, l), moe->stride);
   mt_tree_reshard_inter(moe->tree, pieces_of(moe, moe->shard.grad, l), slot_gradients(moe, l), moe->stride);
 }

@@ -14,6 +14,7 @@
 #include "experts/forced.h"
 #include "experts/layout.h"
 #include "experts/param.h"
+#include "experts/relayout.h"
 #include "experts/shard.h"
 #include "experts/tree.h"
 #include "kernels/ops.h"
@@ -25,8 +26,7 @@ struct mt_rows {
 };
 
 struct mt_moe_layer {
-  const struct mt_layout *layout; /* in force for this micro-step */
-  struct mt_layout *own_layout;   /* owned; NULL unless layouts change */
+  const struct mt_layout *layout; /* in force; borrowed */
   float *p, *lse, *weight;        /* device [N,E], [N], [N,K] */
   int32_t *expert;                /* device [N,K] */
   int32_t *host_expert;           /* host [N,K] */
@@ -71,6 +71,10 @@ struct mt_moe {
   double aux_coef, z_coef;
   struct mt_shard shard;        /* [nmoe * E] vectors, cut as parallel.sharding says */
   struct mt_layout *fixed;      /* owned; the static layout */
+  struct mt_relayout *relayout; /* owned; NULL = static, all layers have the fixed one */
+  enum mt_dispatch_kind kind;
+  struct mt_work work;
+  struct mt_shares *shares;     /* of the layer under way */
   struct mt_tree *tree;
   struct mt_exchange *exchange;
   int in_place;                 /* 1: slots are the shards themselves (whole experts here, in slot order, no replicas) */

@@ -45,12 +45,11 @@ void mt_moe_reserve(struct mt_moe *moe, int l)
   mt_exchange_reserve(moe->exchange, &layer->dispatch.pattern, mt_moe_row_bytes(moe));
 }
 
-static void layer_new(struct mt_moe *moe, struct mt_moe_layer *layer, const int *slots, int changing)
+static void layer_new(struct mt_moe *moe, int l)
 {
+  struct mt_moe_layer *layer = &moe->layer[l];
   int64_t N = moe->N, E = moe->E, K = moe->K, R = N * K;
-  layer->layout = moe->fixed;
-  if (changing)
-    layer->layout = layer->own_layout = mt_layout_new(moe->comm->cluster, moe->E, slots);
+  layer->layout = moe->relayout ? mt_relayout_layout(moe->relayout, l) : moe->fixed;
   layer->p = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, N * E * 4);
   layer->lse = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, N * 4);
   layer->weight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
@@ -76,7 +75,6 @@ static void layer_new(struct mt_moe *moe, struct mt_moe_layer *layer, const int 
 
 static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
 {
-  mt_layout_free(layer->own_layout);
   device_free(moe, MT_DEVICE, layer->p);
   device_free(moe, MT_DEVICE, layer->lse);
   device_free(moe, MT_DEVICE, layer->weight);
@@ -168,9 +166,17 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   moe->fixed = mt_layout_new(comm->cluster, E, slots);
   moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length,
                             mt_cut_experts(comm, config->parallel.sharding, params->expert_length, moe->fixed), training);
-  moe->tree = mt_tree_new(comm, device, &moe->shard.cut, config->parallel.layout == MT_LAYOUT_STATIC ? 1 : moe->nmoe);
-  moe->in_place = config->parallel.layout == MT_LAYOUT_STATIC && shards_are_slots(moe);
   moe->wire = config->parallel.wire == MT_WIRE_BF16 ? MT_BF16 : MT_F32;
+  moe->kind = config->parallel.dispatch;
+  moe->work = mt_work_of(moe->C, moe->F, moe->gated, (int)mt_dtype_size(moe->wire), config->train.recompute,
+                         config->parallel.sharding);
+  const int nslot = moe->fixed->slot_first[comm->size];
+  const enum mt_layout_policy policy = mt_relayout_policy(config, comm->size, nslot, training);
+  moe->shares = mt_shares_new(comm->cluster, E, nslot);
+  if (policy != MT_LAYOUT_STATIC)
+    moe->relayout = mt_relayout_new(comm, config, policy, moe->nmoe, slots, &moe->work);
+  moe->tree = mt_tree_new(comm, device, &moe->shard.cut, moe->relayout ? moe->nmoe : 1);
+  moe->in_place = !moe->relayout && shards_are_slots(moe);
   moe->exchange = mt_exchange_new(comm, config->parallel.exchange);
   for (int i = 0; i < 2 && !moe->in_place; i++)
     moe->slot[i] = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
@@ -191,7 +197,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   }
   moe->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_layer, moe->nmoe);
   for (int l = 0; l < moe->nmoe; l++)
-    layer_new(moe, &moe->layer[l], slots, config->parallel.layout == MT_LAYOUT_RANDOM);
+    layer_new(moe, l);
 
   moe->pool_p = MT_ZNEW(MT_TAG_PLAN, double, E);
   moe->pool_picks = MT_ZNEW(MT_TAG_PLAN, double, E);
@@ -222,6 +228,8 @@ void mt_moe_free(struct mt_moe *moe)
   mt_free(moe->layer);
   mt_shard_free(&moe->shard);
   mt_layout_free(moe->fixed);
+  mt_relayout_free(moe->relayout);
+  mt_shares_free(moe->shares);
   mt_tree_free(moe->tree);
   mt_exchange_free(moe->exchange);
   device_free(moe, MT_WIRE, moe->slot[0]);

@@ -83,8 +83,11 @@ const char *mt_task_name(enum mt_task_kind kind)
       [MT_TASK_MLP_BACK] = "mlp back",
       [MT_TASK_ATTENTION_BACK] = "attention back",
       [MT_TASK_EMBED_BACK] = "embed back",
+      [MT_TASK_PLAN] = "plan",
+      [MT_TASK_TELL] = "tell",
       [MT_TASK_REDUCE] = "reduce",
       [MT_TASK_STATISTICS] = "statistics",
+      [MT_TASK_ADOPT] = "adopt",
       [MT_TASK_UPDATE] = "update",
       [MT_TASK_PUBLISH] = "publish",
   };

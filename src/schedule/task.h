@@ -41,8 +41,11 @@ enum mt_task_kind {
   MT_TASK_MLP_BACK,
   MT_TASK_ATTENTION_BACK,
   MT_TASK_EMBED_BACK,
+  MT_TASK_PLAN,   /* wakes the planner of layouts; after the last micro-step's counts */
+  MT_TASK_TELL,   /* its plans set out to all ranks */
   MT_TASK_REDUCE, /* a piece of the shared parameters' gradients */
   MT_TASK_STATISTICS,
+  MT_TASK_ADOPT,  /* the plans of all ranks come into force */
   MT_TASK_UPDATE,
   MT_TASK_PUBLISH,
   MT_NTASK_KIND

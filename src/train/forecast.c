@@ -49,7 +49,7 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
   struct mt_cut cut = mt_cut_experts(comm, config->parallel.sharding, params->expert_length, layout);
   const double mine = (double)cut.before[cut.npart] * (cut.npart == 1 ? E : 1) * L;
   const int nslot = layout->slot_first[comm->rank + 1] - layout->slot_first[comm->rank];
-  int whole = nslot > 0 && config->parallel.layout == MT_LAYOUT_STATIC;
+  int whole = nslot > 0 && mt_relayout_policy(config, comm->size, layout->slot_first[comm->size], 1) == MT_LAYOUT_STATIC;
   for (int s = layout->slot_first[comm->rank]; s < layout->slot_first[comm->rank + 1]; s++) {
     int e = layout->slot_expert[s];
     const int *first = layout->expert_first + e * layout->nnode;

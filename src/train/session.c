@@ -169,6 +169,8 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
     return status;
   }
   session->progress = session->from.progress;
+  if (session->from.path && session->model->moe && session->model->moe->relayout)
+    session->layouts = mt_state_restore_layouts(session->model, &session->from) ? MT_LAYOUTS_GO_ON : MT_LAYOUTS_ANEW;
   if (training) {
     say_kernels(session);
     say_exchange(session, max_B, T);
@@ -184,5 +186,6 @@ void mt_session_close(struct mt_session *session)
   if (session->device)
     session->device->ops->close(session->device);
   mt_free(session->from.path);
+  mt_free(session->from.layout);
   *session = (struct mt_session){0};
 }

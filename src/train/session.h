@@ -3,12 +3,16 @@
 #define MT_SESSION_H
 #include "train/state.h"
 
+/* Layouts that follow the load, after a resume. */
+enum mt_layouts_from { MT_LAYOUTS_NONE, MT_LAYOUTS_GO_ON, MT_LAYOUTS_ANEW };
+
 struct mt_session {
   struct mt_comm *comm;           /* borrowed */
   const struct mt_config *config; /* borrowed */
   struct mt_device *device;       /* owned */
   struct mt_model *model;         /* owned */
   struct mt_resume from;          /* where the weights came from (path NULL = initial values); path owned */
+  enum mt_layouts_from layouts;
   struct mt_progress progress;    /* where they stand now */
 };
 

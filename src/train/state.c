@@ -84,25 +84,19 @@ static void describe_free(struct mt_checkpoint *checkpoint)
 
 static char *print_free(mt_json *json)
 {
+  if (!json)
+    return NULL;
   char *text = mt_json_print(json, 2);
   mt_json_free(json);
   return text;
 }
 
-static mt_json *layout_json(const struct mt_model *model)
+/* Layouts that follow the load, with what they follow; nothing where they are static. Collective; a value on rank 0. */
+static mt_json *layout_json(struct mt_comm *comm, struct mt_model *model)
 {
-  mt_json *json = mt_json_object();
-  if (!model->moe)
-    return json;
-  const struct mt_layout *layout = model->moe->fixed;
-  mt_json *slots = mt_json_array(), *experts = mt_json_array();
-  for (int r = 0; r < layout->nrank; r++)
-    mt_json_push(slots, mt_json_integer(layout->slot_first[r + 1] - layout->slot_first[r]));
-  for (int s = 0; s < layout->slot_first[layout->nrank]; s++)
-    mt_json_push(experts, mt_json_integer(layout->slot_expert[s]));
-  mt_json_set(json, "slots", slots);
-  mt_json_set(json, "expert", experts);
-  return json;
+  if (model->moe && model->moe->relayout)
+    return mt_relayout_save(model->moe->relayout);
+  return comm->rank == 0 ? mt_json_object() : NULL;
 }
 
 enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
@@ -121,7 +115,7 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
   struct mt_text text[4] = {{"/config/ini", mt_config_print(config)},
                             {"/state/progress", print_free(json)},
                             {"/state/cluster", print_free(mt_cluster_to_json(comm->cluster))},
-                            {"/state/layout", print_free(layout_json(model))}};
+                            {"/state/layout", print_free(layout_json(comm, model))}};
   checkpoint.ntext = 4;
   checkpoint.text = text;
   char *dir = mt_state_dir(config);
@@ -170,6 +164,8 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
                (strcmp(config->parallel.shares, "auto") || stored.parallel.measure == config->parallel.measure);
   *same = !difference && shares && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
           stored.parallel.layout == config->parallel.layout && stored.parallel.wire == config->parallel.wire &&
+          stored.parallel.dispatch == config->parallel.dispatch && stored.parallel.relayout_interval == config->parallel.relayout_interval &&
+          stored.parallel.relayout_window == config->parallel.relayout_window &&
           stored.parallel.sharding == config->parallel.sharding;
   mt_free(difference);
   mt_config_free(&stored);
@@ -257,10 +253,22 @@ enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *confi
   }
   mt_bcast(comm, &told, sizeof told, 0);
   mt_measured_share(comm);
+  mt_free(resume->layout);
+  resume->layout = mt_strdup(mt_checkpoint_text(&file, "/state/layout"));
   mt_checkpoint_free_texts(&file);
   resume->progress = told.progress;
   resume->same = (int)told.same;
   return (enum mt_status)told.status;
+}
+
+int mt_state_restore_layouts(struct mt_model *model, const struct mt_resume *resume)
+{
+  mt_json *json;
+  if (!resume->layout || mt_json_parse("/state/layout", resume->layout, &json) != MT_OK)
+    return 0;
+  int taken = mt_relayout_restore(model->moe->relayout, json);
+  mt_json_free(json);
+  return taken;
 }
 
 enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config, const char *path,

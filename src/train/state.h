@@ -23,6 +23,7 @@ struct mt_resume {
   char *path;      /* NULL = start from initial weights; owned by the caller of mt_state_find */
   int64_t before;  /* auto: only checkpoints of steps below this are looked at; begin with INT64_MAX */
   struct mt_progress progress;
+  char *layout;    /* /state/layout of the file; owned like path */
   int same;        /* 1: ranks, places, slots and settings match, so that training goes on bit for bit */
 };
 /* Finds the checkpoint that checkpoint.resume names and reads its state; its configuration must describe the same model
@@ -31,6 +32,9 @@ struct mt_resume {
  * MT_USAGE if a path is not there. If it was written in the same places, what was measured then is put into
  * comm->cluster. Collective, agreed. */
 enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, int training, struct mt_resume *resume);
+/* Layouts that follow the load go on where the file's were, with the loads of the last steps. 0: the file has none for these
+ * ranks, experts and slots, and they begin static. The model must have such layouts. Local, the same on all ranks. */
+int mt_state_restore_layouts(struct mt_model *model, const struct mt_resume *resume);
 /* Fills master weights (and moments, if training) from a file; the caller publishes. With resume = auto a damaged file is
  * only warned of. Collective, agreed. */
 enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config, const char *path,

@@ -57,6 +57,26 @@ static void do_embed_back(void *self, const struct mt_task *task)
   note_nonfinite(step, task->micro);
 }
 
+/* Layouts for the next step: planned during the last backward pass, told while gradients are reduced, then adopted. */
+static void do_plan(void *self, const struct mt_task *task)
+{
+  (void)task;
+  mt_relayout_plan(((struct mt_step *)self)->model->moe->relayout);
+}
+
+static void do_tell(void *self, const struct mt_task *task)
+{
+  (void)task;
+  mt_relayout_tell(((struct mt_step *)self)->model->moe->relayout);
+}
+
+static void do_adopt(void *self, const struct mt_task *task)
+{
+  (void)task;
+  struct mt_step *step = self;
+  step->result.relayout = mt_relayout_adopt(step->model->moe->relayout);
+}
+
 static void do_reduce(void *self, const struct mt_task *task)
 {
   (void)task;
@@ -186,16 +206,23 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->loads = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe * comm->size);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
   mt_pass_head(&step->forward, model, 0, 0, mt_pass_forward(&step->forward, model, 0, -1));
+  const int following = model->moe && model->moe->relayout;
   int last = -1;
   for (int m = 0; m < step->batch.nmicro; m++) {
     last = add(step, &step->tasks, MT_TASK_BATCH, MT_LANE_COMPUTE, m, -1, do_batch, last);
     last = mt_pass_forward(&step->tasks, model, m, last);
+    if (following && m == step->batch.nmicro - 1)
+      last = add(step, &step->tasks, MT_TASK_PLAN, MT_LANE_COMPUTE, m, -1, do_plan, last);
     last = mt_pass_head(&step->tasks, model, m, 1, last);
     last = mt_pass_backward(&step->tasks, model, m, last);
     last = add(step, &step->tasks, MT_TASK_EMBED_BACK, MT_LANE_COMPUTE, m, -1, do_embed_back, last);
   }
+  if (following)
+    last = add(step, &step->tasks, MT_TASK_TELL, mt_pass_wire(step->comm), -1, -1, do_tell, last);
   last = add(step, &step->tasks, MT_TASK_REDUCE, mt_pass_wire(step->comm), -1, -1, do_reduce, last);
   last = add(step, &step->tasks, MT_TASK_STATISTICS, mt_pass_wire(step->comm), -1, -1, do_statistics, last);
+  if (following)
+    last = add(step, &step->tasks, MT_TASK_ADOPT, mt_pass_wire(step->comm), -1, -1, do_adopt, last);
   last = add(step, &step->tasks, MT_TASK_UPDATE, MT_LANE_COMPUTE, -1, -1, do_update, last);
   add(step, &step->tasks, MT_TASK_PUBLISH, mt_pass_wire(step->comm), -1, -1, do_publish, last);
   return step;
@@ -234,14 +261,19 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   step->times = (struct mt_task_times){0};
   mt_tasks_run(&step->tasks, &step->times);
 
-  double most[MT_NLANE + 2];
+  double most[MT_NLANE + 3];
   memcpy(most, step->times.lane_s, sizeof step->times.lane_s);
   most[MT_NLANE] = step->comm->wait_s - waited;
   most[MT_NLANE + 1] = mt_time() - start;
-  mt_max(step->comm, most, MT_NLANE + 2);
+  most[MT_NLANE + 2] = 0;
+  for (int k = MT_TASK_PACK; k <= MT_TASK_RESHARD_INTER; k++)
+    if (k <= MT_TASK_MERGE || k >= MT_TASK_PACK_BACK)
+      most[MT_NLANE + 2] += step->times.kind_s[k];
+  mt_max(step->comm, most, MT_NLANE + 3);
   memcpy(result->lane_s, most, sizeof result->lane_s);
   result->wait_s = most[MT_NLANE];
   result->step_s = most[MT_NLANE + 1];
+  result->experts_s = most[MT_NLANE + 2];
   int64_t counts[3] = {mt_memory_bytes(), mt_memory_growths() - grown, step->status};
   mt_max_int(step->comm, counts, 3);
   result->mem_bytes = counts[0];

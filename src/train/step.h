@@ -31,6 +31,8 @@ struct mt_step_result {
   int64_t growths;      /* buffers that grew in this step, all ranks */
   double *load;         /* [nmoe], owned by the step: largest over mean of rows per rank */
   int64_t *per_expert;  /* [nmoe, E], borrowed from the model: rows of each expert */
+  double experts_s;     /* of step_s: the MoE layers behind the gate and back, of the slowest rank */
+  const struct mt_relayout_report *relayout; /* what was adopted for the next step, borrowed; NULL = nothing was planned */
   int64_t dropped;      /* picks beyond moe.capacity_factor, all layers */
   enum mt_status source; /* agreed status of reading */
 };

@@ -110,7 +110,11 @@ static void say_start(const struct run *run)
     mt_info("resuming %s after step %lld (%s)", session->from.path, (long long)session->progress.step,
             session->from.same ? "the same ranks and places: goes on bit for bit"
                           : "other ranks, places or settings: goes on up to rounding");
-  else
+  if (session->layouts == MT_LAYOUTS_GO_ON)
+    mt_info("layouts and the loads they follow: %s", session->from.same ? "as the checkpoint has them" : "those of the checkpoint, as a hint");
+  else if (session->layouts == MT_LAYOUTS_ANEW)
+    mt_info("layouts: static at first; the checkpoint has none for these ranks and slots");
+  if (!session->from.path)
     mt_info("starting from initial weights, seed %lld", (long long)run->config->train.seed);
 }
 
@@ -168,6 +172,29 @@ static void log_step(struct run *run, const struct mt_step_result *result)
           (int)snprintf(NULL, 0, "%lld", (long long)run->config->train.steps), (long long)progress->step,
           (long long)run->config->train.steps, result->ce, result->aux, result->lr, result->grad_norm,
           (double)result->tokens / result->step_s, most, dropped, result->updated ? "" : "  NOT UPDATED", left);
+}
+
+/* What was adopted behind the step just logged. Predictions are of the MoE layers behind their gates, as is what was measured
+ * in that step, under the layouts that now change. */
+static void log_relayout(struct run *run, const struct mt_step_result *result)
+{
+  const struct mt_relayout_report *report = result->relayout;
+  if (!report || !report->nlayer)
+    return;
+  mt_json *json = event("relayout"), *layers = mt_json_array(), *bytes = mt_json_object();
+  for (int i = 0; i < report->nlayer; i++)
+    mt_json_push(layers, mt_json_integer(report->layer[i]));
+  mt_json_set(json, "step", mt_json_integer(run->session.progress.step));
+  mt_json_set(json, "layers", layers);
+  mt_json_set(json, "measured_s", mt_json_real(result->experts_s));
+  mt_json_set(json, "predicted_before_s", mt_json_real(report->before_s));
+  mt_json_set(json, "predicted_s", mt_json_real(report->after_s));
+  mt_json_set(json, "planner_ms", mt_json_real(report->planner_ms));
+  mt_json_set(json, "waited_ms", mt_json_real(report->waited_ms));
+  mt_json_set(bytes, "node", mt_json_integer(report->bytes[MT_LEVEL_NODE]));
+  mt_json_set(bytes, "net", mt_json_integer(report->bytes[MT_LEVEL_NET]));
+  mt_json_set(json, "bytes", bytes);
+  mt_runlog_write(run->log, json);
 }
 
 static enum mt_status save(struct run *run)
@@ -239,6 +266,7 @@ static enum mt_status loop(struct run *run)
     progress->sequence += config->train.global_batch;
     progress->updates = run->step->updates;
     log_step(run, result);
+    log_relayout(run, result);
     int last = progress->step == config->train.steps;
     if (run->valid.n && config->train.valid_interval > 0 && (last || progress->step % config->train.valid_interval == 0)) {
       enum mt_status status = mt_valid_run(run->step, &run->valid, config, run->log, progress->step);
