@@ -1,6 +1,7 @@
 /* Opening devices, and the memory of those that live in the host's; see device.h and device_host.h. */
 #include "device.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "device_host.h"
 #include "ops.h"
 #include "base/log.h"
@@ -73,6 +74,7 @@ struct mt_device *mt_device_host_new(const char *name, const struct mt_kernels *
   device->kernels = kernels;
   device->name = name;
   device->ctype = MT_F32;
+  device->on_host = 1;
   device->threads = threads < 1 ? 1 : threads;
   return device;
 }
@@ -86,7 +88,9 @@ enum mt_status mt_device_open(const char *name, int threads, struct mt_device **
   }
   if (!strcmp(name, "cpu") || !strncmp(name, "cpu-", 4))
     return mt_device_cpu_open(name, threads < 1 ? 1 : threads, device);
-  mt_error("device \"%s\" is not known: expected cpu or ref", name);
+  if (mt_device_cuda_knows(name))
+    return mt_device_cuda_open(name, device);
+  mt_error("device \"%s\" is not known: expected cpu, cuda, cuda:N or ref", name);
   return MT_USAGE;
 }
 

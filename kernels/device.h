@@ -46,6 +46,7 @@ struct mt_device {
   const struct mt_kernels *kernels;
   const char *name;    /* "ref", "cpu-v4": the build that was chosen */
   enum mt_dtype ctype; /* MT_F32 on a CPU */
+  int on_host;         /* 1: all spaces are the host's memory */
   int threads;         /* compute threads, >= 1 */
   void *work;          /* workspace of the kernels, owned; see mt_device_reserve */
   int64_t work_bytes;

@@ -67,6 +67,9 @@ static int make(struct ops_case *c, int index, int back)
             (long long)s->window, s->segments, s->size);
   c->slack =
       s->size > 2 ? 20 : 0; /* scores of some hundred carry that many units of rounding into exponentials */
+  /* Tensor cores take the probabilities in bf16, and backward their gradients, and out as it was rounded; where one
+   * probability is nearly 1, what is left of its gradient has that rounding's size. */
+  c->roundings = !back ? 2 : s->size > 1 ? 12 : 4;
   struct ops_buffer *qkv = ops_add(c, QKV, "qkv", OPS_CTYPE, OPS_IN, n * width);
   for (int64_t i = 0; i < n * width; i++)
     if (i % width < (s->H + s->KV) * s->D)

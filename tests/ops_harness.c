@@ -346,8 +346,9 @@ static void compare(const struct ops_test *test, const struct ops_case *c, const
     double *got = values(b, b->result, expected[i]), *want = values(b, expected[i], expected[i]);
     double bound = b->type == OPS_I32 ? 0 : test->bound * (1 + c->slack), worst_bound = 32 * bound,
            worst_error;
+    double roundings = c->roundings > 1 ? c->roundings : 1;
     if (b->type == OPS_BF16 && bound > 0)
-      bound = fmax(bound, 0x1p-9), worst_bound = 0x1p-7; /* one rounding may fall the other way */
+      bound = fmax(bound, roundings * 0x1p-9), worst_bound = roundings * 0x1p-7; /* one may fall the other way */
     int64_t worst;
     double floor = b->role == OPS_ADD ? fmax(b->floor, 0.3)
                                       : b->floor; /* what is added to is about 1, sums may cancel */
@@ -553,10 +554,10 @@ void ops_on_ref_bf16(const struct ops_test *test)
 
 int ops_on_backend(const struct ops_test *test, const struct ops_backend *backend)
 {
-  struct mt_device *device[OPS_MAX_THREADS];
+  struct mt_device *device[OPS_MAX_DEVICES];
   int ndevice = 0;
-  for (; ndevice < OPS_MAX_THREADS && backend->threads[ndevice]; ndevice++)
-    if (mt_device_open(backend->name, backend->threads[ndevice], &device[ndevice]) != MT_OK)
+  for (; ndevice < OPS_MAX_DEVICES && backend->device[ndevice].threads; ndevice++)
+    if (mt_device_open(backend->device[ndevice].name, backend->device[ndevice].threads, &device[ndevice]) != MT_OK)
       return 0;
   struct mt_device *ref = open_ref(device[0]->ctype);
   const struct ops_test same_bits = {.name = test->name, .bound = 0};
@@ -569,7 +570,7 @@ int ops_on_backend(const struct ops_test *test, const struct ops_backend *backen
     call(test, &c, device[0], 0);
     compare(test, &c, device[0], expected);
     const char *wrong = test->check ? test->check(&c) : NULL;
-    ck_assert_msg(!wrong, "%s on %s, %s: %s", c.op, backend->name, c.label, wrong);
+    ck_assert_msg(!wrong, "%s on %s, %s: %s", c.op, device[0]->name, c.label, wrong);
     keep_results(&c, first);
     for (int t = 1; t < ndevice; t++) {
       call(test, &c, device[t], 0);

@@ -11,7 +11,7 @@
 #define MT_OPS_HARNESS_H
 #include "ops.h"
 
-enum { OPS_MAX_BUFFER = 12, OPS_MAX_THREADS = 4 };
+enum { OPS_MAX_BUFFER = 12, OPS_MAX_DEVICES = 4 };
 
 enum ops_type { OPS_F32, OPS_BF16, OPS_CTYPE /* becomes one of the two before */, OPS_F64, OPS_I32 };
 
@@ -46,6 +46,8 @@ struct ops_case {
   char label[128];     /* the shape, for messages */
   enum mt_dtype ctype; /* the type of OPS_CTYPE buffers */
   int rough;    /* 1: the function has no slope that differences could find here (ties, values of +-80) */
+  int roundings; /* > 1: so many roundings to bf16 lie between inputs and a result in bf16, for a reason given
+                    where it is set */
   double slack; /* the bound is (1 + slack) times the op's, for a reason given where it is set */
   int nbuffer;
   struct ops_buffer buffer[OPS_MAX_BUFFER];
@@ -70,9 +72,12 @@ struct ops_test {
   double bound; /* norm-wise error relative to ref; 0: the same bits */
 };
 
+/* Devices from which the same bits are expected: end with threads = 0. */
 struct ops_backend {
-  const char *name;
-  int threads[OPS_MAX_THREADS]; /* thread counts to try, ends with 0; the same bits are expected for all */
+  struct {
+    const char *name;
+    int threads;
+  } device[OPS_MAX_DEVICES];
 };
 
 /* Adds buffer number `id` (must be the next) with n >= 0 elements, standard normal values (OPS_I32: zeros).

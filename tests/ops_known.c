@@ -174,3 +174,52 @@ void ops_nan_routing(struct mt_device *device)
   for (int i = 0; i < 5; i++)
     ops->free(device, MT_DEVICE, all[i]);
 }
+
+void ops_table(const char *name)
+{
+  struct mt_device *device;
+  ck_assert_int_eq(mt_device_open(name, 2, &device), MT_OK);
+  ck_assert_str_eq(device->name, name);
+  ck_assert_int_ge(device->threads, 1);
+  for (int j = 0; j < OPS_COUNT; j++) {
+    void (*entry)(void);
+    memcpy(&entry, (const char *)device->kernels + j * (int)sizeof entry, sizeof entry);
+    ck_assert_msg(entry != NULL, "%s has no kernel number %d", name, j);
+  }
+  device->ops->close(device);
+}
+
+void ops_memory(const char *name)
+{
+  struct mt_device *device;
+  int64_t before = mt_memory_bytes();
+  ck_assert_int_eq(mt_device_open(name, 0, &device), MT_OK);
+  const struct mt_device_ops *ops = device->ops;
+  for (int space = 0; space < MT_NSPACE; space++) {
+    char from[70], to[72];
+    memset(from, 7, sizeof from);
+    memset(to, 1, sizeof to);
+    char *memory = ops->alloc(device, MT_TAG_MISC, (enum mt_space)space, 70);
+    ck_assert_int_eq((uintptr_t)memory % 64, 0);
+    ops->copy(device, MT_DEV_COPY, memory, from, 70);
+    ops->wait(device, MT_DEV_MATH, ops->mark(device, MT_DEV_COPY));
+    if (space != MT_HOST || device->on_host)
+      ops->zero(device, MT_DEV_MATH, memory + 3, 5);
+    ops->copy(device, MT_DEV_MATH, to + 1, memory, 70);
+    ops->copy(device, MT_DEV_MATH, to, from, 0);
+    ops->sync(device, MT_DEV_MATH);
+    if (space != MT_HOST || device->on_host)
+      memset(from + 3, 0, 5);
+    ck_assert_int_eq(memcmp(to + 1, from, 70), 0);
+    ck_assert(to[0] == 1 && to[71] == 1);
+    ops->free(device, (enum mt_space)space, memory);
+    ops->free(device, (enum mt_space)space, ops->alloc(device, MT_TAG_MISC, (enum mt_space)space, 0));
+  }
+  mt_device_reserve(device, 100);
+  ck_assert_int_ge(device->work_bytes, 100);
+  void *work = device->work;
+  mt_device_reserve(device, 50);
+  ck_assert_ptr_eq(device->work, work);
+  ops->close(device);
+  ck_assert_int_eq(mt_memory_bytes(), before);
+}

@@ -74,6 +74,7 @@ static int make(struct ops_case *c, int index, int kind)
     c->first[g + 1] = c->first[g] + s->rows[g];
   struct mt_linear l = layer(c);
   int64_t n = c->first[s->ngroup];
+  c->roundings = c->flag[0] && c->flag[1] ? 2 : 1; /* a bias and a product may be added to y one after the other */
   enum ops_role added = c->flag[1] ? OPS_ADD : OPS_OUT;
   ops_label(c, "groups=%d rows=%lld in=%lld out=%lld bias=%d add=%d", s->ngroup, (long long)n,
             (long long)s->in, (long long)s->out, c->flag[0], c->flag[1]);

@@ -32,14 +32,22 @@ const char *mt_memory_tag_name(enum mt_tag tag)
   return tag_name[tag];
 }
 
-void mt_memory_account(enum mt_tag tag, enum mt_space space, int64_t bytes)
+static void count(enum mt_tag tag, int64_t bytes, int blocks)
 {
-  (void)space;
   atomic_fetch_add(&per_tag[tag], bytes);
+  atomic_fetch_add(&live[tag], blocks);
   int64_t now = atomic_fetch_add(&in_use, bytes) + bytes;
   int64_t top = atomic_load(&peak);
   while (now > top && !atomic_compare_exchange_weak(&peak, &top, now))
     ;
+  if (blocks > 0)
+    atomic_fetch_add(&allocations, 1);
+}
+
+void mt_memory_account(enum mt_tag tag, enum mt_space space, int64_t bytes, int blocks)
+{
+  (void)space;
+  count(tag, bytes, blocks);
 }
 
 void *mt_alloc(enum mt_tag tag, int64_t bytes)
@@ -55,9 +63,7 @@ void *mt_alloc(enum mt_tag tag, int64_t bytes)
 #ifdef MT_DEBUG
   memset(header + 1, 0xff, size - sizeof *header);
 #endif
-  mt_memory_account(tag, MT_HOST, bytes);
-  atomic_fetch_add(&live[tag], 1);
-  atomic_fetch_add(&allocations, 1);
+  count(tag, bytes, 1);
   return header + 1;
 }
 
@@ -76,8 +82,7 @@ void mt_free(void *memory)
   MT_CHECK(header->magic == LIVE, "freeing memory that is not allocated%s", header->magic == FREED ? " any more" : "");
   enum mt_tag tag = (enum mt_tag)header->tag;
   header->magic = FREED;
-  mt_memory_account(tag, MT_HOST, -header->bytes);
-  atomic_fetch_sub(&live[tag], 1);
+  count(tag, -header->bytes, -1);
   free(header);
 }
 

@@ -52,8 +52,8 @@ int mt_grow(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int
 /* Counts a growth of a buffer that is not mt_grow's (one of a device). Local. */
 void mt_memory_count_growth(void);
 
-/* Accounts memory that somebody else allocates (kernels/cuda). Local. */
-void mt_memory_account(enum mt_tag tag, enum mt_space space, int64_t bytes);
+/* Accounts memory that somebody else allocates (kernels/cuda): bytes and blocks, negative when it is freed. Local. */
+void mt_memory_account(enum mt_tag tag, enum mt_space space, int64_t bytes, int blocks);
 
 int64_t mt_memory_bytes(void);                  /* bytes in use now, all tags and spaces */
 int64_t mt_memory_peak(void);                   /* largest value of the above so far */
