@@ -141,7 +141,8 @@ config() {
     echo "train.lr = 3e-3"
     echo "train.warmup = 4"
     echo "checkpoint.interval = 0"
-    echo "parallel.shares = even" # measured ones may differ between two runs
+    echo "parallel.shares = even" # measured ones, as sizes by them, may differ between two runs
+    echo "parallel.shard_sizes = even"
     echo "parallel.layout = static" # as may one that follows the load at measured speeds
     for line in "$@"; do echo "$line"; done
   } | awk '{ split($1, name, "."); value = $0; sub(/^[^=]*= */, "", value)

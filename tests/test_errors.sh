@@ -92,6 +92,7 @@ bad 2 3 "parallel.slots: found .*1.*, expected at least .*5" train c.ini --set p
 bad 2 3 "parallel.slots: found .*3,3.*, expected one number, or 3 numbers" train c.ini --set parallel.slots=3,3
 bad 2 3 "--set: parallel.slots: found 3 slots in all, expected at least num_local_experts (5)" train c.ini --set parallel.slots=1,1,1
 bad 2 3 "parallel.shares: found '1,2', expected 3 numbers (one per rank)" train c.ini --set parallel.shares=1,2
+bad 2 3 "parallel.shard_sizes: found '1,2,3,4', expected 3 numbers (one per rank)" train c.ini --set parallel.shard_sizes=1,2,3,4
 bad 2 3 "parallel.shares: found '0,0,0', expected 3 numbers (one per rank), not all zero" train c.ini --set parallel.shares=0,0,0
 bad 2 "0 3" "--set: parallel.slots: found \"2,x,2\", expected" train c.ini --set parallel.slots=2,x,2
 

@@ -30,15 +30,18 @@ enum { NBASE = sizeof base / sizeof *base };
 static const struct {
   const char *nodes[5]; /* by ranks */
   const char *more[4];
+  const char *cut[5]; /* by ranks */
 } cases[] = {
-    {{NULL}, {"model.family=mixtral"}},
-    {{0, 0, 0, "1,2", "1,3"}, {"model.family=mixtral", "parallel.slots=7"}},
-    {{0, 0, 0, "1,2", "1,3"}, {"model.family=mixtral", "parallel.wire=bf16", "parallel.sharding=node"}},
-    {{NULL}, {"model.family=mixtral", "train.recompute=true", "parallel.sharding=owner"}},
-    {{0, 0, 0, "2,1", "2,2"}, {"model.family=gpt2", "model.decoder_sparse_step=2"}},
-    {{NULL}, {"model.family=gpt2", "model.decoder_sparse_step=2", "train.recompute=true"}},
-    {{0, 0, 0, "1,2", "1,3"}, {"model.family=qwen", "model.sliding_window=9", "moe.capacity_factor=1.25"}},
-    {{NULL}, {"model.family=mixtral", "moe.capacity_factor=0.5", "model.num_experts_per_tok=4"}},
+    {{NULL}, {"model.family=mixtral"}, {NULL}},
+    {{0, 0, 0, "1,2", "1,3"}, {"model.family=mixtral", "parallel.slots=7"}, {NULL}},
+    {{0, 0, 0, "1,2", "1,3"}, {"model.family=mixtral", "parallel.wire=bf16", "parallel.sharding=node"}, {NULL}},
+    {{NULL}, {"model.family=mixtral", "train.recompute=true", "parallel.sharding=owner"}, {NULL}},
+    {{0, 0, 0, "2,1", "2,2"}, {"model.family=gpt2", "model.decoder_sparse_step=2"}, {NULL}},
+    {{NULL}, {"model.family=gpt2", "model.decoder_sparse_step=2", "train.recompute=true"}, {NULL}},
+    {{0, 0, 0, "1,2", "1,3"}, {"model.family=qwen", "model.sliding_window=9", "moe.capacity_factor=1.25"}, {NULL}},
+    {{NULL}, {"model.family=mixtral", "moe.capacity_factor=0.5", "model.num_experts_per_tok=4"}, {NULL}},
+    {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral"}, {0, 0, 0, "parallel.shares=3,1,0", "parallel.shares=1,0,2,5"}},
+    {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral"}, {0, 0, 0, "parallel.shard_sizes=3,1,0", "parallel.shard_sizes=1,0,2,5"}},
 };
 
 START_TEST(test_forecast)
@@ -52,12 +55,14 @@ START_TEST(test_forecast)
     unsetenv("MOTLEY_NODES");
   struct mt_comm *comm;
   ck_assert_int_eq(mt_comm_new(NULL, NULL, &comm), MT_OK);
-  struct mt_override overrides[NBASE + 4];
+  struct mt_override overrides[NBASE + 5];
   int n = 0;
   for (; n < NBASE; n++)
     overrides[n].text = base[n];
   for (int i = 0; i < 4 && cases[_i].more[i]; i++)
     overrides[n++].text = cases[_i].more[i];
+  if (cases[_i].cut[size])
+    overrides[n++].text = cases[_i].cut[size];
   struct mt_config config;
   ck_assert_int_eq(mt_config_read(NULL, overrides, n, MT_CMD_TRAIN, &config), MT_OK);
 

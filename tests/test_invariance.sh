@@ -37,7 +37,7 @@ for family in mixtral gpt2 qwen; do
     as_one 4 1,3 train.micro_batch=1 parallel.exchange=pairwise
     as_one 4 1,3 parallel.slots=0,5,2,1 parallel.layout=random
     as_one 7 2,1,4 parallel.exchange=hierarchical
-    as_one 3 2,1 parallel.shares=1,0,5
+    as_one 3 2,1 parallel.shares=1,0,5 parallel.shard_sizes=0,7,1
     as_one 4 1,3 parallel.shares=7,1,1,1 train.micro_batch=3 parallel.layout=random
     as_one 7 2,1,4 train.micro_batch=3 parallel.slots=3 parallel.exchange=pairwise
   elif [ $family = qwen ]; then
@@ -50,7 +50,7 @@ for family in mixtral gpt2 qwen; do
     as_one 4 1,3 parallel.layout=random parallel.slots=2
     as_one 7 2,1,4 parallel.layout=random train.micro_batch=1
     as_one 7 2,1,4 parallel.sharding=owner
-    as_one 4 1,3 parallel.sharding=node parallel.layout=random
+    as_one 4 1,3 parallel.sharding=node parallel.layout=random parallel.shard_sizes=0,3,0,1
   fi
 done
 

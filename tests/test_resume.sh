@@ -103,6 +103,10 @@ rm -f kept/checkpoints/step-00000012.h5
 run 0 3 train c.ini --set log.dir=kept --set parallel.shares=even
 says 1 "goes on up to rounding"
 same log slow/log.jsonl kept/log.jsonl 7 12 1e-5
+rm -f kept/checkpoints/step-00000012.h5
+run 0 3 train c.ini --set log.dir=kept --set parallel.shard_sizes=3,0,1
+says 1 "goes on up to rounding"
+same log slow/log.jsonl kept/log.jsonl 7 12 1e-5
 unset MOTLEY_SLOW
 run 0 2 train c.ini --set log.dir=alike --set train.steps=1
 says 0 "^measured: " # ranks alike: nothing to measure for shares

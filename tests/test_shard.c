@@ -120,7 +120,7 @@ static void open_bench(struct bench *b, struct mt_comm *comm, enum cut kind, int
   *b = (struct bench){.comm = comm, .length = length, .stride = length + 3, .E = layout->nexpert};
   ck_assert_int_eq(mt_device_open("cpu", 1, &b->device), MT_OK);
   b->nslot = layout->slot_first[comm->rank + 1] - layout->slot_first[comm->rank];
-  b->cut = kind <= BY_OWNER ? mt_cut_experts(comm, sharding[kind], length, layout)
+  b->cut = kind <= BY_OWNER ? mt_cut_experts(comm, sharding[kind], length, layout, NULL)
                             : made_up_cut(comm, &dice, length,
                                           kind == UNEVEN         ? 1
                                           : kind == EACH_ITS_OWN ? b->E
@@ -575,7 +575,7 @@ START_TEST(test_shard)
       for (int training = 0; training < 2; training++) {
         int64_t optimizer = mt_memory_tag(MT_TAG_OPTIMIZER), at = 0, wrong = 0;
         struct mt_shard shard = mt_shard_new(comm, LAYERS * EXPERTS, length,
-                                             mt_cut_experts(comm, sharding[kind], length, layout), training);
+                                             mt_cut_experts(comm, sharding[kind], length, layout, NULL), training);
         for (int i = 0; i < LAYERS * EXPERTS; i++) {
           int64_t first, count = mt_shard_piece(&shard, i, &first);
           wrong += first != first_of(&b, i % EXPERTS) || count != count_of(&b, i % EXPERTS, comm->rank);

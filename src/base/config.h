@@ -106,6 +106,7 @@ struct mt_config {
   struct {
     enum mt_sharding sharding;
     enum mt_wire wire; /* type of rows between ranks; gradients of parameters always travel in f32 */
+    char *shard_sizes; /* of the ranks: auto | even | "n0,n1,..." */
     char *slots; /* "" = by the layout policy, "n" or "n0,n1,..." one per rank */
     enum mt_layout_policy layout;
     enum mt_dispatch_kind dispatch; /* of an expert's rows over its slots, see experts/shares.h */

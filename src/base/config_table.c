@@ -139,6 +139,9 @@ const struct mt_option mt_options[] = {
   CHOICE(parallel, measure, "auto|on|off", .fallback = "auto",
          .help = "measure speeds and links at start, unless a checkpoint of the same places has them (auto: if exchange = "
                  "auto has nodes to choose between, or shares = auto has ranks that are unlike)")
+  {.section = "parallel", .key = "shard_sizes", .type = MT_OPTION_COUNTS, .offset = AT(parallel.shard_sizes), .high = 1 << 30,
+   .choices = "auto|even", .fallback = "auto",
+   .help = "a rank's part of master weights and moments: by memory and links, evenly, or by a list of one number a rank"},
   {.section = "parallel", .key = "shares", .type = MT_OPTION_COUNTS, .offset = AT(parallel.shares), .high = 1 << 30,
    .choices = "auto|even", .fallback = "auto",
    .help = "the global batch's cut over ranks, by measured speed, evenly, or by a list of one number a rank"},

@@ -323,21 +323,17 @@ static void measure_links(struct mt_comm *comm)
 void mt_measured_copy(struct mt_cluster *to, const struct mt_cluster *from)
 {
   MT_CHECK(to->nplace == from->nplace, "%d places, measured were %d", to->nplace, from->nplace);
-  for (int p = 0; p < to->nplace; p++)
+  for (int p = 0; p < to->nplace; p++) {
     to->place[p].speed = from->place[p].speed;
+    to->place[p].mem_bytes = from->place[p].mem_bytes;
+  }
   memcpy(to->link, from->link, sizeof to->link);
 }
 
 void mt_measured_share(struct mt_comm *comm)
 {
   struct mt_cluster *cluster = comm->cluster;
-  int64_t *speed = MT_NEW(MT_TAG_COMM, int64_t, comm->size);
-  for (int p = 0; p < comm->size; p++)
-    speed[p] = cluster->place[p].speed;
-  mt_bcast(comm, speed, comm->size * (int64_t)sizeof *speed, 0);
-  for (int p = 0; p < comm->size; p++)
-    cluster->place[p].speed = speed[p];
-  mt_free(speed);
+  mt_bcast(comm, cluster->place, cluster->nplace * (int64_t)sizeof *cluster->place, 0);
   mt_bcast(comm, cluster->link, sizeof cluster->link, 0);
 }
 

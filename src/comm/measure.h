@@ -20,9 +20,9 @@
  *         ranks send and get at once. Of unequal nodes the slowest counts.
  *   gap:  what a message more costs when each rank sends to all ranks of its node, or of the next one. */
 void mt_measure(struct mt_comm *comm, struct mt_device *device);
-/* Takes speeds and links from the description of a cluster with the same places. Pure. */
+/* Takes speeds, memory and links from the description of a cluster with the same places. Pure. */
 void mt_measured_copy(struct mt_cluster *to, const struct mt_cluster *from);
-/* Speeds and links as rank 0 has them, to all ranks. Collective. */
+/* Places and links as rank 0 has them, to all ranks. Collective. */
 void mt_measured_share(struct mt_comm *comm);
 /* 1 if everything that mt_measure could find out is there. Pure. */
 int mt_measured(const struct mt_cluster *cluster);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/log.h"
 #include "experts/capacity.h"
+#include "experts/sizes.h"
 
 static void *device_new(struct mt_moe *moe, enum mt_tag tag, enum mt_space space, int64_t bytes)
 {
@@ -165,7 +166,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   moe->stride = params->expert_length;
   moe->fixed = mt_layout_new(comm->cluster, E, slots);
   moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length,
-                            mt_cut_experts(comm, config->parallel.sharding, params->expert_length, moe->fixed), training);
+                            mt_sizes_experts(config, params, comm, moe->fixed), training);
   moe->wire = config->parallel.wire == MT_WIRE_BF16 ? MT_BF16 : MT_F32;
   moe->kind = config->parallel.dispatch;
   moe->work = mt_work_of(moe->C, moe->F, moe->gated, (int)mt_dtype_size(moe->wire), config->train.recompute,

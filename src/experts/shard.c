@@ -15,25 +15,32 @@ static struct mt_cut cut_index(struct mt_cut cut, int rank)
   return cut;
 }
 
-struct mt_cut mt_cut_full(const struct mt_comm *comm, int64_t length)
+struct mt_cut mt_cut_full(const struct mt_comm *comm, int64_t length, const int64_t *weight)
 {
   struct mt_cut cut = cut_new(1);
-  cut.part[0] = mt_part_even(length, comm->size);
+  cut.part[0] = weight ? mt_part_weighted(length, comm->size, weight) : mt_part_even(length, comm->size);
   return cut_index(cut, comm->rank);
 }
 
 struct mt_cut mt_cut_experts(const struct mt_comm *comm, enum mt_sharding sharding, int64_t length,
-                             const struct mt_layout *layout)
+                             const struct mt_layout *layout, const int64_t *weight)
 {
   if (sharding == MT_SHARDING_FULL)
-    return mt_cut_full(comm, length);
+    return mt_cut_full(comm, length, weight);
   struct mt_cut cut = cut_new(layout->nexpert);
-  int64_t weight[comm->size];
+  int64_t here[comm->size];
   for (int e = 0; e < layout->nexpert; e++) {
     int owner = layout->slot_rank[layout->by_expert[layout->expert_first[e * layout->nnode]]];
-    for (int r = 0; r < comm->size; r++)
-      weight[r] = sharding == MT_SHARDING_OWNER ? r == owner : comm->cluster->node_of[r] == e % comm->nnode;
-    cut.part[e] = mt_part_weighted(length, comm->size, weight);
+    const int *node = comm->node_first + e % comm->nnode;
+    int64_t any = 0;
+    memset(here, 0, sizeof here);
+    if (sharding == MT_SHARDING_OWNER)
+      any = here[owner] = 1;
+    for (int r = node[0]; r < node[1] && sharding == MT_SHARDING_NODE; r++)
+      any |= here[r] = weight ? weight[r] : 1;
+    for (int r = node[0]; r < node[1] && !any; r++)
+      here[r] = 1;
+    cut.part[e] = mt_part_weighted(length, comm->size, here);
   }
   return cut_index(cut, comm->rank);
 }

@@ -18,12 +18,13 @@ struct mt_cut {
   int64_t *before;      /* [npart + 1], owned: this rank's elements of the vectors before i within a period */
 };
 
-/* One cut for all vectors: evenly over all ranks. Local. */
-struct mt_cut mt_cut_full(const struct mt_comm *comm, int64_t length);
+/* One cut for all vectors, over all ranks: in proportion to weight[P], NULL = evenly. Local. */
+struct mt_cut mt_cut_full(const struct mt_comm *comm, int64_t length, const int64_t *weight);
 /* nexpert cuts, by sharding: full (one cut), node (expert e over the ranks of node e mod nodes), owner (expert e whole on
- * the rank of its first slot in `layout`). Local, the same on all ranks. */
+ * the rank of its first slot in `layout`). In proportion to weight[P] of those ranks; evenly if it is NULL, or zero on all of
+ * them. Local, the same on all ranks. */
 struct mt_cut mt_cut_experts(const struct mt_comm *comm, enum mt_sharding sharding, int64_t length,
-                             const struct mt_layout *layout);
+                             const struct mt_layout *layout, const int64_t *weight);
 void mt_cut_free(struct mt_cut *cut);
 
 /* This rank's pieces of nitem vectors of one length, one behind the other, and what the optimizer keeps of them. */

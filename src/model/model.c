@@ -2,6 +2,7 @@
 #include "model/model.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "experts/sizes.h"
 #include <math.h>
 #include <string.h>
 
@@ -95,7 +96,7 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   for (int r = 0; r < comm->size; r++)
     one[r] = 1;
   model->everywhere = mt_layout_new(comm->cluster, 1, one);
-  model->shared = mt_shard_new(comm, 1, model->params.shared_length, mt_cut_full(comm, model->params.shared_length), training);
+  model->shared = mt_shard_new(comm, 1, model->params.shared_length, mt_sizes_shared(config, &model->params, comm), training);
   model->tree = mt_tree_new(comm, device, &model->shared.cut, 1);
   mt_tree_plan(model->tree, 0, model->everywhere);
   model->weight = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);

@@ -7,12 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
+#include "experts/sizes.h"
 #include "model/model.h"
 #include "train/batch.h"
 
-/* Rows that rank `rank` receives of a layer in a micro-step where all ranks have `N` tokens, if every expert is picked
- * equally often and dealt evenly over its replicas. */
-static double rows_here(const struct mt_layout *layout, const struct mt_comm *comm, double picks_per_rank)
+/* Rows that this rank receives of a layer in a micro-step, if every expert is picked equally often and dealt evenly over its
+ * replicas; picks[nnode] of the tokens on each node. */
+static double rows_here(const struct mt_layout *layout, const struct mt_comm *comm, const double *picks)
 {
   double rows = 0;
   const int E = layout->nexpert;
@@ -21,12 +22,30 @@ static double rows_here(const struct mt_layout *layout, const struct mt_comm *co
     const int *first = layout->expert_first + e * layout->nnode;
     int here = first[comm->node + 1] - first[comm->node], all = first[layout->nnode] - first[0];
     for (int q = 0; q < comm->nnode; q++) {
-      double from = picks_per_rank / E * (comm->node_first[q + 1] - comm->node_first[q]);
+      double from = picks[q] / E;
       int local = first[q + 1] - first[q];
       rows += q == comm->node ? from / here : local ? 0 : from / all;
     }
   }
   return rows;
+}
+
+/* Rows that this rank's buffers hold after a step: they grow by half, or to what a micro-step needs (rows_reserve). */
+static double rows_kept(const struct mt_layout *layout, const struct mt_comm *comm, const struct mt_batch *batch,
+                        double picks_per_sequence)
+{
+  double kept = 0, picks[comm->nnode];
+  for (int64_t m = 0; m < batch->nmicro; m++) {
+    for (int q = 0; q < comm->nnode; q++) {
+      int64_t sequences = 0, from;
+      for (int r = comm->node_first[q]; r < comm->node_first[q + 1]; r++)
+        sequences += mt_part_range(mt_part_count(&batch->share, r), batch->nmicro, m, &from);
+      picks[q] = (double)sequences * picks_per_sequence;
+    }
+    double need = rows_here(layout, comm, picks);
+    kept = need <= kept ? kept : need > 1.5 * kept ? need : 1.5 * kept;
+  }
+  return kept;
 }
 
 /* Staging of the tree: its plan is a function of layout and cut alone, so it is made. */
@@ -40,13 +59,14 @@ static double tree_staging(const struct mt_layout *layout, struct mt_comm *comm,
 }
 
 static void add_experts(const struct mt_config *config, struct mt_comm *comm, const struct mt_params *params,
-                        const struct mt_layout *layout, double N, double B, double bytes[MT_NTAG])
+                        const struct mt_layout *layout, const struct mt_batch *batch, double N, double B,
+                        double bytes[MT_NTAG])
 {
   const double E = (double)config->model.num_local_experts, K = (double)config->model.num_experts_per_tok;
   const double C = (double)config->model.hidden_size, F = (double)config->model.intermediate_size;
   const double wide = config->model.family != MT_FAMILY_GPT2 ? 2 * F : F, L = params->nmoe, P = comm->size;
   const double length = (double)params->expert_length, wire = config->parallel.wire == MT_WIRE_BF16 ? 2 : 4;
-  struct mt_cut cut = mt_cut_experts(comm, config->parallel.sharding, params->expert_length, layout);
+  struct mt_cut cut = mt_sizes_experts(config, params, comm, layout);
   const double mine = (double)cut.before[cut.npart] * (cut.npart == 1 ? E : 1) * L;
   const int nslot = layout->slot_first[comm->rank + 1] - layout->slot_first[comm->rank];
   int whole = nslot > 0 && mt_relayout_policy(config, comm->size, layout->slot_first[comm->size], 1) == MT_LAYOUT_STATIC;
@@ -64,7 +84,7 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
                               (B + 1) * (4 * E + 16 * (E + 1));
   /* rows: fixed ones (K a token) and those that arrive */
   const double factor = config->moe.capacity_factor, R = N * K;
-  double Q = rows_here(layout, comm, R) * (factor > 0 && factor < 1 ? factor : 1);
+  double Q = rows_kept(layout, comm, batch, (double)config->data.seq_length * K) * (factor > 0 && factor < 1 ? factor : 1);
   if (factor > 0) { /* the picks that count */
     bytes[MT_TAG_ACTIVATION] += L * (8 * N + 16 * R) + 12 * R;
     bytes[MT_TAG_PLAN] += 16 * P * E;
@@ -96,7 +116,8 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
   struct mt_params params = {0};
   mt_family_build(config, &arch, &params);
   double bytes[MT_NTAG] = {0};
-  const double C = (double)arch.C, T = (double)config->data.seq_length, B = (double)mt_batch_max_B(config, cluster, rank), N = B * T;
+  struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
+  const double C = (double)arch.C, T = (double)config->data.seq_length, B = (double)mt_batch_most(&batch, rank), N = B * T;
   const double HD = (double)(arch.H * arch.D), QKV = HD + 2.0 * (double)(arch.KV * arch.D), wide = (double)arch.F * (arch.gated ? 2 : 1);
   const double L = (double)arch.L, dense = L - params.nmoe;
   enum mt_status status = MT_OK;
@@ -105,11 +126,17 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
     status = mt_layout_slots(config->parallel.slots, (int)arch.E, comm.size, slots);
     if (status == MT_OK) {
       struct mt_layout *layout = mt_layout_new(cluster, (int)arch.E, slots);
-      add_experts(config, &comm, &params, layout, N, B, bytes);
+      add_experts(config, &comm, &params, layout, &batch, N, B, bytes);
       mt_layout_free(layout);
     }
   }
-  struct mt_cut cut = mt_cut_full(&comm, params.shared_length);
+  mt_part_free(&batch.share);
+  if (status != MT_OK) {
+    mt_params_free(&params);
+    mt_free(arch.block);
+    return status;
+  }
+  struct mt_cut cut = mt_sizes_shared(config, &params, &comm);
   bytes[MT_TAG_PARAM] += 8 * (double)params.shared_length + 4 * (double)cut.before[1];
   bytes[MT_TAG_OPTIMIZER] += 12 * (double)cut.before[1];
   int one[comm.size];
@@ -129,7 +156,7 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
   struct mt_device *device; /* for its workspace alone */
   const struct mt_attention attention = {.B = (int64_t)B, .T = (int64_t)T, .H = arch.H, .KV = arch.KV, .D = arch.D, .causal = 1,
                                        .window = arch.window};
-  if (status == MT_OK && (status = mt_device_open("cpu", cluster->place[rank].threads, &device)) == MT_OK) {
+  if ((status = mt_device_open("cpu", cluster->place[rank].threads, &device)) == MT_OK) {
     bytes[MT_TAG_ACTIVATION] += (double)device->kernels->attention_work(device, &attention);
     device->ops->close(device);
   }
@@ -151,15 +178,14 @@ static int64_t total(const int64_t bytes[MT_NTAG])
 /* Ranks alike in all that their memory mostly depends on. */
 struct like {
   int node_size, slots, threads;
-  int64_t B;
+  int64_t B, size; /* size: weight of its shards */
 };
 enum { EXACT = 64, LIKE = 256 };
 
 /* Ranks of a small cluster one by one; of a large one, one of each kind stands for the others, since a plan for each of
  * thousands takes minutes (they differ in staging alone: who is bridge or home of a little more). */
 static enum mt_status forecast_rank(const struct mt_config *config, const struct mt_cluster *cluster, int r, const int *slots,
-                                    const struct mt_batch *batch,
-                                    struct like *like, int64_t (*known)[MT_NTAG], int *nlike, int64_t bytes[MT_NTAG])
+                                    const struct mt_batch *batch, const int64_t *sizes, struct like *like, int64_t (*known)[MT_NTAG], int *nlike, int64_t bytes[MT_NTAG])
 {
   int q = cluster->node_of[r];
   struct like this;
@@ -168,6 +194,7 @@ static enum mt_status forecast_rank(const struct mt_config *config, const struct
   this.slots = slots[r];
   this.threads = cluster->place[r].threads;
   this.B = mt_batch_most(batch, r);
+  this.size = sizes[r];
   for (int i = 0; i < *nlike && cluster->nplace > EXACT; i++)
     if (!memcmp(&like[i], &this, sizeof this)) {
       memcpy(bytes, known[i], sizeof(int64_t) * MT_NTAG);
@@ -186,6 +213,7 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
   int64_t most[MT_NTAG] = {0}, least[MT_NTAG] = {0}, need[cluster->nnode];
   int rank_most = 0, rank_least = 0, unfit = 0;
   MT_TRY(mt_batch_check(config, cluster));
+  MT_TRY(mt_sizes_check(config, cluster));
   struct mt_arch arch;
   struct mt_params params = {0};
   mt_family_build(config, &arch, &params);
@@ -193,20 +221,27 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
           arch.gated ? "SwiGLU transformer" : "GELU transformer", cluster->nplace, cluster->nnode,
           (double)mt_params_total(&params), (double)params.expert_length * params.nmoe * params.nexpert, (long long)arch.E,
           params.nmoe);
-  mt_params_free(&params);
-  mt_free(arch.block);
   memset(need, 0, sizeof need);
   struct like like[LIKE];
   int64_t known[LIKE][MT_NTAG];
   int nlike = 0, slots[cluster->nplace];
   memset(slots, 0, sizeof slots);
-  if (config->model.num_local_experts > 0)
-    MT_TRY(mt_layout_slots(config->parallel.slots, (int)config->model.num_local_experts, cluster->nplace, slots));
-  struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
   enum mt_status status = MT_OK;
+  if (config->model.num_local_experts > 0)
+    status = mt_layout_slots(config->parallel.slots, (int)config->model.num_local_experts, cluster->nplace, slots);
+  if (status != MT_OK) {
+    mt_params_free(&params);
+    mt_free(arch.block);
+    return status;
+  }
+  int64_t *sizes = MT_ZNEW(MT_TAG_PLAN, int64_t, cluster->nplace);
+  mt_sizes(config, &params, cluster, sizes);
+  mt_params_free(&params);
+  mt_free(arch.block);
+  struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
   for (int r = 0; r < cluster->nplace && status == MT_OK; r++) {
     int64_t bytes[MT_NTAG];
-    status = forecast_rank(config, cluster, r, slots, &batch, like, known, &nlike, bytes);
+    status = forecast_rank(config, cluster, r, slots, &batch, sizes, like, known, &nlike, bytes);
     need[cluster->node_of[r]] += total(bytes);
     if (!r || total(bytes) > total(most)) {
       memcpy(most, bytes, sizeof most);
@@ -218,6 +253,7 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
     }
   }
   mt_part_free(&batch.share);
+  mt_free(sizes);
   if (status != MT_OK)
     return status;
   mt_info("memory in GB if routing is balanced  %14s %d %12s %d", "most: rank", rank_most, "least: rank", rank_least);

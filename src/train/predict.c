@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "comm/way.h"
 #include "experts/layout.h"
-#include "experts/shard.h"
+#include "experts/sizes.h"
 #include "model/model.h"
 #include "schedule/trace.h"
 #include "train/step.h"
@@ -237,6 +237,7 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
   struct prediction p = {.config = config, .cluster = cluster, .kind = costs->kind};
   *costs = (struct mt_costs){0};
   MT_TRY(mt_batch_check(config, cluster));
+  MT_TRY(mt_sizes_check(config, cluster));
   mt_family_build(config, &p.arch, &p.params);
   for (int level = 0; level < MT_NLEVEL; level++)
     p.link[level] = mt_link_usual(cluster, (enum mt_level)level);
@@ -251,7 +252,7 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
     status = mt_layout_slots(config->parallel.slots, (int)p.arch.E, cluster->nplace, slots);
     if (!status) {
       p.layout = mt_layout_new(cluster, (int)p.arch.E, slots);
-      p.cut = mt_cut_experts(&comm, config->parallel.sharding, p.params.expert_length, p.layout);
+      p.cut = mt_sizes_experts(config, &p.params, &comm, p.layout);
     }
     mt_free(slots);
   }

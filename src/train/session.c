@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "comm/measure.h"
 #include "comm/way.h"
+#include "experts/sizes.h"
 #include "train/batch.h"
 #include <stdio.h>
 #include <string.h>
@@ -156,6 +157,8 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
     status = find_weights(session, training);
   if (status == MT_OK)
     status = mt_agree(comm, comm->rank == 0 ? mt_batch_check(config, comm->cluster) : MT_OK);
+  if (status == MT_OK)
+    status = mt_agree(comm, comm->rank == 0 ? mt_sizes_check(config, comm->cluster) : MT_OK);
   if (status == MT_OK && training) {
     measure(session);
     max_B = mt_batch_max_B(config, comm->cluster, comm->rank);

@@ -159,10 +159,12 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
     if (difference && (training || !strncmp(difference, "mo", 2)))
       mt_warn("%s was made with other settings, the new ones hold from here: %s", path, difference);
   }
-  /* measuring in another case than before may bring other shares */
-  int shares = !strcmp(stored.parallel.shares, config->parallel.shares) &&
-               (strcmp(config->parallel.shares, "auto") || stored.parallel.measure == config->parallel.measure);
-  *same = !difference && shares && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
+  /* what is measured now and was not before may bring other shares and sizes */
+  int cuts = !strcmp(stored.parallel.shares, config->parallel.shares) &&
+             !strcmp(stored.parallel.shard_sizes, config->parallel.shard_sizes) &&
+             ((strcmp(config->parallel.shares, "auto") && strcmp(config->parallel.shard_sizes, "auto")) ||
+              stored.parallel.measure == config->parallel.measure);
+  *same = !difference && cuts && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
           stored.parallel.layout == config->parallel.layout && stored.parallel.wire == config->parallel.wire &&
           stored.parallel.dispatch == config->parallel.dispatch && stored.parallel.relayout_interval == config->parallel.relayout_interval &&
           stored.parallel.relayout_window == config->parallel.relayout_window &&
