@@ -55,20 +55,26 @@ static void add_act(struct mt_device *device, void *y, const void *x, int64_t n)
   add(device, y, x, n);
 }
 
-/* In double, four sums that a fixed tree joins. */
+/* In double: vectors of sums, joined by a fixed tree. */
 static double squares(const float *x, int64_t n)
 {
-  double s0 = 0.0, s1 = 0.0, s2 = 0.0, s3 = 0.0;
+  mt_vd sum = {0}, more = {0};
   int64_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    s0 += (double)x[i] * x[i];
-    s1 += (double)x[i + 1] * x[i + 1];
-    s2 += (double)x[i + 2] * x[i + 2];
-    s3 += (double)x[i + 3] * x[i + 3];
+  for (; i + 2 * MT_W <= n; i += 2 * MT_W) {
+    mt_vd a = __builtin_convertvector(MT_LOAD(x + i), mt_vd);
+    mt_vd b = __builtin_convertvector(MT_LOAD(x + i + MT_W), mt_vd);
+    sum += a * a;
+    more += b * b;
   }
+  sum += more;
+  double lane[MT_W];
+  memcpy(lane, &sum, sizeof sum);
+  for (int half = MT_W / 2; half > 0; half /= 2)
+    for (int k = 0; k < half; k++)
+      lane[k] += lane[k + half];
   for (; i < n; i++)
-    s0 += (double)x[i] * x[i];
-  return (s0 + s1) + (s2 + s3);
+    lane[0] += (double)x[i] * x[i];
+  return lane[0];
 }
 
 static void sum_squares(struct mt_device *device, double *sum, const float *x, int64_t n)

@@ -51,7 +51,7 @@ static void report(struct mt_step *step, const struct mt_product *p, int n, doub
   mt_info("FLOP of a step = 2 n in out per product, forward 1, backward 2 products; attention 7/2 T T D a head (causal)");
   mt_info("%-18s %8s %8s %8s %8s %10s %10s %10s", "product", "n", "in", "out", "a step", "GFLOP", "sgemm s", "GFLOP/s");
   for (int i = 0; i < n; i++) {
-    double seconds = mt_spread(gemm[i], REPEAT).median;
+    double seconds = mt_spread_of(gemm[i], REPEAT).median;
     mt_info("%-18s %8lld %8lld %8lld %8.0f %10.1f %10.4f %10.1f", p[i].name, (long long)p[i].n, (long long)p[i].in,
             (long long)p[i].out, p[i].times * (double)p[i].ngroup * mt_product_parts(&p[i]), flops(&p[i]) * 1e-9, seconds, flops(&p[i]) * 1e-9 / seconds);
     total += seconds;
@@ -74,8 +74,8 @@ static void report(struct mt_step *step, const struct mt_product *p, int n, doub
   double without[REPEAT];
   for (int r = 0; r < REPEAT; r++)
     without[r] = step_s[r] - head_s[r];
-  const struct mt_spread spread = mt_spread(step_s, REPEAT);
-  double seconds = spread.median, rest = mt_spread(without, REPEAT).median;
+  const struct mt_spread spread = mt_spread_of(step_s, REPEAT);
+  double seconds = spread.median, rest = mt_spread_of(without, REPEAT).median;
   double tokens = (double)config->train.global_batch * (double)config->data.seq_length;
   mt_info("step %.4f s (%.4f to %.4f, median of %d)  %.0f tokens/s  %.1f GFLOP/s", seconds, spread.least, spread.most, REPEAT, tokens / seconds,
           total_flops * 1e-9 / seconds);

@@ -14,7 +14,7 @@ static int by_value(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-struct mt_spread mt_spread(double *x, int n)
+struct mt_spread mt_spread_of(double *x, int n)
 {
   qsort(x, (size_t)n, sizeof *x, by_value);
   return (struct mt_spread){x[0], x[n / 4], (x[n / 2] + x[(n - 1) / 2]) / 2, x[3 * n / 4], x[n - 1]};
@@ -51,7 +51,7 @@ int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self
     }
   for (int i = 0; i < n; i++) {
     mt_max(comm, took + i * MOST_TIMES, times);
-    spread[i] = mt_spread(took + i * MOST_TIMES, times);
+    spread[i] = mt_spread_of(took + i * MOST_TIMES, times);
   }
   mt_free(took);
   return times;

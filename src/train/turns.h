@@ -11,7 +11,7 @@ struct mt_spread {
 };
 
 /* Of x[n], n >= 1, which is sorted. Pure. */
-struct mt_spread mt_spread(double *x, int n);
+struct mt_spread mt_spread_of(double *x, int n);
 
 /* Calls run(self, 0 .. n - 1) in turns for about `seconds`, after once each that does not count; spread[n] gets the
  * seconds of a call on the slowest rank. Returns how often each was timed (5 times at least). Collective. */
