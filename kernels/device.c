@@ -19,19 +19,41 @@ static void host_free(struct mt_device *device, enum mt_space space, void *memor
   mt_free(memory);
 }
 
+/* Long ones are shared by the device's threads, in pieces; below, waking them costs more than it brings. */
+enum { PIECE = 1 << 18 };
+
+static int team(const struct mt_device *device, int64_t bytes)
+{
+  return bytes > 2 * PIECE ? device->threads : 1;
+}
+
+static int64_t piece_at(int64_t i, int64_t bytes)
+{
+  return bytes - i < PIECE ? bytes - i : PIECE;
+}
+
 static void host_copy(struct mt_device *device, enum mt_dev_lane lane, void *to, const void *from,
                       int64_t bytes)
 {
-  (void)device, (void)lane;
-  if (bytes > 0)
-    memmove(to, from, (size_t)bytes);
+  (void)lane;
+  char *t = to;
+  const char *f = from;
+  if (t < f + bytes && f < t + bytes) {
+    memmove(t, f, (size_t)bytes);
+    return;
+  }
+#pragma omp parallel for num_threads(team(device, bytes)) schedule(static)
+  for (int64_t i = 0; i < bytes; i += PIECE)
+    memcpy(t + i, f + i, (size_t)piece_at(i, bytes));
 }
 
 static void host_zero(struct mt_device *device, enum mt_dev_lane lane, void *to, int64_t bytes)
 {
-  (void)device, (void)lane;
-  if (bytes > 0)
-    memset(to, 0, (size_t)bytes);
+  (void)lane;
+  char *t = to;
+#pragma omp parallel for num_threads(team(device, bytes)) schedule(static)
+  for (int64_t i = 0; i < bytes; i += PIECE)
+    memset(t + i, 0, (size_t)piece_at(i, bytes));
 }
 
 static int64_t host_mark(struct mt_device *device, enum mt_dev_lane lane)

@@ -132,6 +132,33 @@ START_TEST(test_attention_blocks)
 }
 END_TEST
 
+/* Copies and clears that several threads share: whole, no more, and where the two overlap as one would have it. */
+START_TEST(test_long_copies)
+{
+  enum { N = 3 << 18, EDGE = 5, SHIFT = 1000 };
+  static const int64_t bytes[] = {1 << 18, 2 << 18, (2 << 18) + 1, N - EDGE};
+  unsigned char *from = MT_NEW(MT_TAG_MISC, unsigned char, N), *to = MT_NEW(MT_TAG_MISC, unsigned char, N + 2 * EDGE);
+  for (int64_t i = 0; i < N; i++)
+    from[i] = (unsigned char)(1 + i * 2654435761u % 251);
+  for (int i = 0; i < NDEVICE; i++)
+    for (int k = 0; k < 4; k++) {
+      const struct mt_device_ops *ops = device[i]->ops;
+      int64_t n = bytes[k], wrong = 0;
+      memset(to, 0xee, N + 2 * EDGE);
+      ops->copy(device[i], MT_DEV_MATH, to + EDGE, from, n);
+      wrong += memcmp(to + EDGE, from, (size_t)n) != 0;
+      ops->copy(device[i], MT_DEV_MATH, to + EDGE + SHIFT, to + EDGE, n - SHIFT);
+      wrong += memcmp(to + EDGE + SHIFT, from, (size_t)(n - SHIFT)) || memcmp(to + EDGE, from, SHIFT);
+      ops->zero(device[i], MT_DEV_MATH, to + EDGE, n);
+      for (int64_t j = 0; j < n + 2 * EDGE; j++)
+        wrong += to[j] != (j < EDGE || j >= EDGE + n ? 0xee : 0);
+      ck_assert_msg(!wrong, "%s with %d threads, %lld bytes: %lld wrong", device[i]->name, device[i]->threads,
+                    (long long)n, (long long)wrong);
+    }
+  mt_free(from), mt_free(to);
+}
+END_TEST
+
 /* A call allocates nothing that is counted, and oneDNN's one thread is not left behind. */
 START_TEST(test_leaves_alone)
 {
@@ -242,6 +269,7 @@ int main(void)
     tcase_add_checked_fixture(kernels, open[i], close_devices);
     tcase_add_loop_test(kernels, test_linear_blocks, 0, 2);
     tcase_add_loop_test(kernels, test_attention_blocks, 0, sizeof MASKS / sizeof *MASKS);
+    tcase_add_test(kernels, test_long_copies);
     tcase_add_test(kernels, test_leaves_alone);
     suite_add_tcase(suite, kernels);
   }

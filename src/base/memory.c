@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 struct header {
   int64_t bytes;
@@ -18,6 +19,10 @@ struct header {
   char pad[40];
 };
 _Static_assert(sizeof(struct header) == 64, "the header keeps the alignment");
+/* Large blocks lie on huge pages where the system gives them on request: a step walks through gigabytes, and neighbouring
+ * rows of a matrix lie on different small pages. A block's end stays on small ones, so that nothing is taken that is not
+ * asked for. */
+enum { LARGE = 4 << 20, HUGE_PAGE = 2 << 20 };
 static const int64_t LIVE = 0x6d6f746c65790001, FREED = 0x6d6f746c6579dead;
 
 static _Atomic int64_t in_use, peak, per_tag[MT_NTAG], live[MT_NTAG], allocations, growths;
@@ -54,9 +59,14 @@ void *mt_alloc(enum mt_tag tag, int64_t bytes)
 {
   MT_CHECK(bytes >= 0 && bytes < INT64_MAX / 2, "a request for %lld bytes of memory", (long long)bytes);
   size_t size = sizeof(struct header) + (((size_t)bytes + 63) & ~(size_t)63);
-  struct header *header = aligned_alloc(64, size);
+  size_t align = size < LARGE ? 64 : HUGE_PAGE;
+  struct header *header = aligned_alloc(align, (size + align - 1) / align * align);
   MT_CHECK(header, "out of memory: %lld more bytes for %s; %lld in use", (long long)bytes, tag_name[tag],
            (long long)atomic_load(&in_use));
+#ifdef MADV_HUGEPAGE
+  if (align == HUGE_PAGE)
+    madvise(header, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish: refused, pages are small */
+#endif
   header->bytes = bytes;
   header->tag = tag;
   header->magic = LIVE;
