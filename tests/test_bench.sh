@@ -28,7 +28,8 @@ table "router  *forward" 1 1
 table "router  *dx, dw" 1 1
 says 1 "^micro-batch: [0-9.]* s  [0-9.]* GFLOP/s; sgemm [0-9.]* s  [0-9.]* GFLOP/s; ratio [0-9.]*$"
 say "of a dense model, on two ranks"
-config gpt2 "model.num_local_experts = 0" "model.num_experts_per_tok = -" >dense.ini
+config gpt2 "model.num_local_experts = 0" "model.num_experts_per_tok = -" \
+  "parallel.layout = -" "parallel.shard_sizes = -" >dense.ini
 run 0 2 bench gemm dense.ini --set bench.seconds=0
 table "mlp in  *forward" 1 1
 says 0 "^experts"
