@@ -1,4 +1,4 @@
-/* Starting, numbering, collectives, messages, shares of a host. ranks: 1 2 3 4 7
+/* Starting, numbering, collectives, messages, threads of a host. ranks: 1 2 3 4 7
  *
  * This program brings its own mt_discover: launch ranks alternate between two made-up hosts, so that the
  * numbering of ranks differs from the launcher's. What a rank finds wrong is counted, and the sum over ranks
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "comm/comm_mpi.h"
+#include "comm/threads.h"
 #include "topology/discover.h"
 
 static int launch_rank, world_size;
@@ -396,7 +397,7 @@ START_TEST(test_waiting_is_accounted)
 }
 END_TEST
 
-/* ---- shares of a host: pure ---- */
+/* ---- threads of a host: pure ---- */
 
 static struct mt_cpus cpus(int first, int n)
 {
@@ -410,7 +411,7 @@ static int threads(int cores, const struct mt_cpus *mask, int n, int me)
 {
   struct mt_place place = {.cores = cores, .node_cores = cores};
   int processors;
-  return mt_share_threads(&place, mask, n, me, &processors);
+  return mt_threads_count(&place, mask, n, me, &processors);
 }
 
 START_TEST(test_threads)
@@ -445,11 +446,11 @@ START_TEST(test_crowded)
 {
   struct mt_place place = {.cores = 4, .node_cores = 8};
   struct mt_cpus mask[3] = {cpus(0, 4), cpus(0, 4), cpus(4, 4)};
-  struct mt_share fits[3] = {{2, 4, 0}, {2, 4, 0}, {9, 4, 0}}, over[3] = {{3, 4, 0}, {2, 4, 0}, {1, 4, 0}};
-  ck_assert_int_eq(mt_share_crowded(&place, mask, fits, 3, 0), 0);
-  ck_assert_int_eq(mt_share_crowded(&place, mask, fits, 3, 2), 1);
-  ck_assert_int_eq(mt_share_crowded(&place, mask, over, 3, 0), 1);
-  ck_assert_int_eq(mt_share_crowded(&place, mask, over, 3, 2), 0);
+  struct mt_threads fits[3] = {{2, 4, 0}, {2, 4, 0}, {9, 4, 0}}, over[3] = {{3, 4, 0}, {2, 4, 0}, {1, 4, 0}};
+  ck_assert_int_eq(mt_threads_crowded(&place, mask, fits, 3, 0), 0);
+  ck_assert_int_eq(mt_threads_crowded(&place, mask, fits, 3, 2), 1);
+  ck_assert_int_eq(mt_threads_crowded(&place, mask, over, 3, 0), 1);
+  ck_assert_int_eq(mt_threads_crowded(&place, mask, over, 3, 2), 0);
 }
 END_TEST
 

@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "comm/comm_mpi.h"
+#include "comm/threads.h"
 #include "topology/discover.h"
 
 void mt_mpi_failed(const char *file, int line, const char *call, int code)
@@ -184,24 +185,24 @@ enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **result)
   mine.threads = 1;
   mt_log_identity(comm->rank, comm->size, mine.host);
   struct mt_place *place = MT_NEW(MT_TAG_COMM, struct mt_place, comm->size);
-  struct mt_share *share = MT_NEW(MT_TAG_COMM, struct mt_share, comm->size);
+  struct mt_threads *threads = MT_NEW(MT_TAG_COMM, struct mt_threads, comm->size);
   mt_allgather(comm, &mine, place, sizeof mine);
-  struct mt_share my_share = mt_share_host(comm, place);
-  comm->mpi->crowded = my_share.crowded;
-  mt_allgather(comm, &my_share, share, sizeof my_share);
+  struct mt_threads my_threads = mt_threads_agree(comm, place);
+  comm->mpi->crowded = my_threads.crowded;
+  mt_allgather(comm, &my_threads, threads, sizeof my_threads);
   for (int r = 0; r < comm->size; r++)
-    place[r].threads = share[r].threads;
+    place[r].threads = threads[r].count;
 
   enum mt_status status = build_cluster(comm, place);
   if (status == MT_OK) {
     if (comm->rank == 0)
-      mt_share_warn(place, share, comm->size);
+      mt_threads_warn(place, threads, comm->size);
     renumber(comm);
     mt_log_identity(comm->rank, comm->size, comm->cluster->place[comm->rank].host);
     comm->wait_s = 0;
     *result = comm;
   }
-  mt_free(share);
+  mt_free(threads);
   mt_free(place);
   if (status != MT_OK)
     mt_comm_free(comm);

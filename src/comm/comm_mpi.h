@@ -29,32 +29,6 @@ extern int64_t mt_comm_piece;
 /* The longest message of an exchange between nodes on a slow network, in bytes (exchange.c). Tests change it. */
 extern int64_t mt_exchange_segment;
 
-/* Processors, as bits. */
-enum { MT_MAX_CPUS = 8192 };
-struct mt_cpus {
-  unsigned char bit[MT_MAX_CPUS / 8];
-};
-
-/* A rank's share of its host. */
-struct mt_share {
-  int threads;    /* compute threads, >= 1 */
-  int processors; /* that its affinity mask allows, 0 = unknown */
-  int crowded;    /* more threads than cores where it runs */
-};
-
-/* Threads for rank `me` of the n ranks of a host with these masks, and the processors in its own. Pure. */
-int mt_share_threads(const struct mt_place *place, const struct mt_cpus *mask, int n, int me,
-                     int *processors);
-/* 1 if the threads of the ranks that may meet on me's processors outnumber the cores. Pure. */
-int mt_share_crowded(const struct mt_place *place, const struct mt_cpus *mask, const struct mt_share *share,
-                     int n, int me);
-/* Agrees among the ranks of one real host (equal place[].host; [size], in launch order). Collective over all
- * ranks. */
-struct mt_share mt_share_host(const struct mt_comm *comm, const struct mt_place *place);
-/* One warning for the job if ranks run more threads than their binding has processors. Local; rank 0 calls.
- */
-void mt_share_warn(const struct mt_place *place, const struct mt_share *share, int n);
-
 /* Waits for one request (a collective's), like mt_wait; `what` is named if the deadline passes. Adds to
  * wait_s. */
 void mt_wait_collective(struct mt_comm *comm, MPI_Request *request, const char *what);

@@ -1,4 +1,4 @@
-/* Who computes with how many threads.
+/* Who computes with how many threads; see threads.h.
  *
  * The problem: ranks of one host may be bound to the same processors, to disjoint ones, or to none in
  * particular, and together they should use each core once. The idea: ranks of a host show each other their
@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/comm_mpi.h"
+#include "comm/threads.h"
 
 static int has_bit(const struct mt_cpus *mask, int cpu)
 {
@@ -40,9 +41,9 @@ static int threads_wanted(void)
 /* A processor that k ranks may use counts 1/k to each of them. hwloc's cores may be fewer than the processors
  * of the mask (hyperthreads, quotas), or more (a made-up machine): a rank gets the same share of either, and
  * the smaller. */
-int mt_share_threads(const struct mt_place *place, const struct mt_cpus *mask, int n, int me, int *processors)
+int mt_threads_count(const struct mt_place *place, const struct mt_cpus *mask, int n, int me, int *processors)
 {
-  double share = 0;
+  double fraction = 0;
   *processors = 0;
   for (int cpu = 0; cpu < MT_MAX_CPUS; cpu++) {
     if (!has_bit(&mask[me], cpu))
@@ -50,44 +51,44 @@ int mt_share_threads(const struct mt_place *place, const struct mt_cpus *mask, i
     int users = 0;
     for (int i = 0; i < n; i++)
       users += has_bit(&mask[i], cpu);
-    share += 1.0 / users;
+    fraction += 1.0 / users;
     ++*processors;
   }
   if (!*processors)
     return place->cores / n > 1 ? place->cores / n : 1;
-  double cores = share * place->cores / *processors;
-  int threads = (int)((cores < share ? cores : share) + 1e-6);
+  double cores = fraction * place->cores / *processors;
+  int threads = (int)((cores < fraction ? cores : fraction) + 1e-6);
   return threads > 1 ? threads : 1;
 }
 
 /* More threads of ranks that meet on my processors than these processors (scaled to cores)? */
-int mt_share_crowded(const struct mt_place *place, const struct mt_cpus *mask, const struct mt_share *share,
-                     int n, int me)
+int mt_threads_crowded(const struct mt_place *place, const struct mt_cpus *mask, const struct mt_threads *threads, int n,
+                       int me)
 {
   struct mt_cpus all = mask[me];
-  int threads = 0, processors = 0;
+  int sum = 0, processors = 0;
   for (int i = 0; i < n; i++) {
-    int meets = i == me || !share[me].processors;
+    int meets = i == me || !threads[me].processors;
     for (size_t b = 0; b < sizeof all.bit && !meets; b++)
       meets = (mask[i].bit[b] & mask[me].bit[b]) != 0;
     if (!meets)
       continue;
-    threads += share[i].threads;
+    sum += threads[i].count;
     for (size_t b = 0; b < sizeof all.bit; b++)
       all.bit[b] |= mask[i].bit[b];
   }
   for (int cpu = 0; cpu < MT_MAX_CPUS; cpu++)
     processors += has_bit(&all, cpu);
   int64_t cores = place->cores;
-  if (share[me].processors && cores < share[me].processors)
-    cores = processors * cores / share[me].processors;
-  else if (share[me].processors)
+  if (threads[me].processors && cores < threads[me].processors)
+    cores = processors * cores / threads[me].processors;
+  else if (threads[me].processors)
     cores = processors;
-  return threads > (cores > 1 ? cores : 1);
+  return sum > (cores > 1 ? cores : 1);
 }
 
 /* Agrees among the ranks of one real host who computes with how many threads. Collective over all ranks. */
-struct mt_share mt_share_host(const struct mt_comm *comm, const struct mt_place *place)
+struct mt_threads mt_threads_agree(const struct mt_comm *comm, const struct mt_place *place)
 {
   int first = 0, me, n;
   while (strcmp(place[first].host, place[comm->rank].host))
@@ -98,28 +99,28 @@ struct mt_share mt_share_host(const struct mt_comm *comm, const struct mt_place 
   MT_MPI(MPI_Comm_size(host, &n));
 
   struct mt_cpus *mask = MT_NEW(MT_TAG_COMM, struct mt_cpus, n);
-  struct mt_share *share = MT_ZNEW(MT_TAG_COMM, struct mt_share, n);
+  struct mt_threads *threads = MT_ZNEW(MT_TAG_COMM, struct mt_threads, n);
   struct mt_cpus mine;
   affinity(&mine);
   MT_MPI(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mask, sizeof mine, MPI_BYTE, host));
-  struct mt_share result = {0};
-  result.threads = mt_share_threads(&place[comm->rank], mask, n, me, &result.processors);
+  struct mt_threads result = {0};
+  result.count = mt_threads_count(&place[comm->rank], mask, n, me, &result.processors);
   if (threads_wanted())
-    result.threads = threads_wanted();
-  MT_MPI(MPI_Allgather(&result, sizeof result, MPI_BYTE, share, sizeof result, MPI_BYTE, host));
-  result.crowded = mt_share_crowded(&place[comm->rank], mask, share, n, me);
-  mt_free(share);
+    result.count = threads_wanted();
+  MT_MPI(MPI_Allgather(&result, sizeof result, MPI_BYTE, threads, sizeof result, MPI_BYTE, host));
+  result.crowded = mt_threads_crowded(&place[comm->rank], mask, threads, n, me);
+  mt_free(threads);
   mt_free(mask);
   MT_MPI(MPI_Comm_free(&host));
   return result;
 }
 
 /* One line for the job if ranks run more threads than their binding has processors. */
-void mt_share_warn(const struct mt_place *place, const struct mt_share *share, int n)
+void mt_threads_warn(const struct mt_place *place, const struct mt_threads *threads, int n)
 {
   int narrow = 0, first = -1;
   for (int r = n - 1; r >= 0; r--)
-    if (share[r].processors && share[r].processors < share[r].threads) {
+    if (threads[r].processors && threads[r].processors < threads[r].count) {
       narrow++;
       first = r;
     }
@@ -127,5 +128,5 @@ void mt_share_warn(const struct mt_place *place, const struct mt_share *share, i
     mt_warn("%d of %d ranks have more compute threads than processors they may use (rank %d on %s: %d "
             "threads, %d "
             "processors): pass --bind-to none or --map-by slot:PE=N to mpirun, or lower OMP_NUM_THREADS",
-            narrow, n, first, place[first].host, share[first].threads, share[first].processors);
+            narrow, n, first, place[first].host, threads[first].count, threads[first].processors);
 }

@@ -1,0 +1,30 @@
+/* Who computes with how many threads on a host that several ranks share, and whether their threads crowd its cores. For
+ * src/comm only; the idea and the trap are told in threads.c. */
+#ifndef MT_THREADS_H
+#define MT_THREADS_H
+#include "comm/comm.h"
+
+/* Processors, as bits. */
+enum { MT_MAX_CPUS = 8192 };
+struct mt_cpus {
+  unsigned char bit[MT_MAX_CPUS / 8];
+};
+
+/* What a rank has of its host. */
+struct mt_threads {
+  int count;      /* compute threads, >= 1 */
+  int processors; /* that its affinity mask allows, 0 = unknown */
+  int crowded;    /* more threads than cores where it runs */
+};
+
+/* Threads for rank `me` of the n ranks of a host with these masks, and the processors in its own. Pure. */
+int mt_threads_count(const struct mt_place *place, const struct mt_cpus *mask, int n, int me, int *processors);
+/* 1 if the threads of the ranks that may meet on me's processors outnumber the cores. Pure. */
+int mt_threads_crowded(const struct mt_place *place, const struct mt_cpus *mask, const struct mt_threads *threads, int n,
+                       int me);
+/* Agrees among the ranks of one real host (equal place[].host; [size], in launch order). Collective over all ranks. */
+struct mt_threads mt_threads_agree(const struct mt_comm *comm, const struct mt_place *place);
+/* One warning for the job if ranks run more threads than their binding has processors. Local; rank 0 calls. */
+void mt_threads_warn(const struct mt_place *place, const struct mt_threads *threads, int n);
+
+#endif
