@@ -125,12 +125,18 @@ static void add_weights(struct mt_layout_cost *cost, struct traffic *t, const st
   cost->weights_ps = transfer_ps(t, cluster, work->expert_bytes / WHOLE, work->expert_trips);
 }
 
+void mt_layout_cost_total(struct mt_layout_cost *cost, const struct mt_work *work)
+{
+  int64_t exposed = work->hidden ? larger(0, cost->weights_ps - cost->compute_ps) : cost->weights_ps;
+  cost->total_ps = cost->compute_ps + cost->exchange_ps + exposed;
+}
+
 struct mt_layout_cost mt_layout_cost(const struct mt_cluster *cluster, const struct mt_work *work,
                                      const struct mt_layout *layout, const struct mt_shares *shares)
 {
   struct mt_layout_cost cost = {0};
   const int P = layout->nrank, S = layout->slot_first[P], nnode = cluster->nnode;
-  int64_t slot_rows[S + P + 2 * (P + nnode)], *ps = slot_rows + S;
+  int64_t *slot_rows = MT_NEW(MT_TAG_PLAN, int64_t, S + P + 2 * (P + nnode)), *ps = slot_rows + S;
   struct traffic t = {ps + P, ps + 2 * P, ps + 3 * P, ps + 3 * P + nnode};
   mt_work_row_ps(work, cluster, ps);
   mt_layout_rows(layout, shares, slot_rows);
@@ -148,7 +154,7 @@ struct mt_layout_cost mt_layout_cost(const struct mt_cluster *cluster, const str
   add_rows(&cost, &t, cluster, work, layout, shares);
   clear(&t, cluster);
   add_weights(&cost, &t, cluster, work, layout);
-  int64_t exposed = work->hidden ? larger(0, cost.weights_ps - cost.compute_ps) : cost.weights_ps;
-  cost.total_ps = cost.compute_ps + cost.exchange_ps + exposed;
+  mt_layout_cost_total(&cost, work);
+  mt_free(slot_rows);
   return cost;
 }

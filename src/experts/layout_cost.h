@@ -21,6 +21,8 @@ struct mt_layout_cost {
 
 /* rows[S]: what each slot gets under the shares. Pure. */
 void mt_layout_rows(const struct mt_layout *layout, const struct mt_shares *shares, int64_t *rows);
+/* total_ps from its parts. Pure. */
+void mt_layout_cost_total(struct mt_layout_cost *cost, const struct mt_work *work);
 /* The cost. O(P E + runs + S + E nnode) time; allocates and frees scratch. Pure otherwise. */
 struct mt_layout_cost mt_layout_cost(const struct mt_cluster *cluster, const struct mt_work *work,
                                      const struct mt_layout *layout, const struct mt_shares *shares);
