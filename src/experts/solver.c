@@ -5,6 +5,7 @@
 
 /* Vertices 0 .. E nnode - 1 are the rows of (expert, node); then one hub an expert; then the devices. */
 struct mt_solver {
+  int most_rank, most_node; /* that there is room for */
   int P, E, S, nnode;
   int nrow, nsource; /* E nnode; that and the hubs */
   int narc;
@@ -29,10 +30,10 @@ struct mt_solver {
 struct mt_solver *mt_solver_new(const struct mt_cluster *cluster, int nexpert, int nslot)
 {
   struct mt_solver *v = MT_ZNEW(MT_TAG_PLAN, struct mt_solver, 1);
-  v->P = cluster->nplace;
+  v->P = v->most_rank = cluster->nplace;
   v->E = nexpert;
   v->S = nslot;
-  v->nnode = cluster->nnode;
+  v->nnode = v->most_node = cluster->nnode;
   v->nrow = nexpert * v->nnode;
   v->nsource = v->nrow + nexpert;
   const int nvertex = v->nsource + v->P;
@@ -346,22 +347,29 @@ static int64_t earliest(struct mt_solver *v, int64_t time)
   return time;
 }
 
-/* That if rows may go anywhere, all out of the hubs. */
-static int64_t earliest_anywhere(struct mt_solver *v, const int64_t *demand)
+/* A time before which all devices together cannot be done. */
+static int64_t at_least(struct mt_solver *v, const int64_t *demand)
 {
   int64_t total = 0;
+  for (int i = 0; i < v->nrow; i++)
+    total += demand[i];
+  for (int p = 0; p < v->P; p++)
+    v->level[v->nsource + p] = v->back_first[p + 1] > v->back_first[p] ? 0 : -1;
+  return later(v, 0, total);
+}
+
+/* The earliest time if rows may go anywhere, and a flow for it, all out of the hubs. */
+static int64_t earliest_anywhere(struct mt_solver *v, const int64_t *demand, int64_t bound)
+{
   memset(v->excess, 0, sizeof *v->excess * (size_t)v->nrow);
   for (int e = 0; e < v->E; e++) {
     int64_t rows = 0;
     for (int q = 0; q < v->nnode; q++)
       rows += demand[e * v->nnode + q];
     v->excess[v->nrow + e] = rows;
-    total += rows;
   }
-  for (int p = 0; p < v->P; p++)
-    v->level[v->nsource + p] = v->back_first[p + 1] > v->back_first[p] ? 0 : -1;
   v->between = 0;
-  return earliest(v, later(v, 0, total));
+  return earliest(v, bound);
 }
 
 /* Rows of (expert, node) i that have no slot in their node. */
@@ -382,19 +390,10 @@ static void start_at_home(struct mt_solver *v, const int64_t *demand)
   v->between = 0;
 }
 
-/* A flow that is done by `time` (not before the earliest), nodes first taking their own rows. Returns the rows over the
- * busiest uplink. */
-static int64_t keep(struct mt_solver *v, const int64_t *demand, int64_t time)
+/* Rows over the busiest uplink. Those that have no slot in their node are counted among to_hub's from here on. */
+static int64_t uplinks(struct mt_solver *v, const int64_t *demand)
 {
   const int nnode = v->nnode;
-  start_at_home(v, demand);
-  reset(v, time);
-  fill(v);
-  if (maximise(v) > 0) {
-    v->between = 1;
-    int64_t left = maximise(v);
-    MT_CHECK(!left, "%lld rows found no place by a time that is late enough", (long long)left);
-  }
   memset(v->node_out, 0, sizeof *v->node_out * (size_t)nnode);
   memset(v->node_in, 0, sizeof *v->node_in * (size_t)nnode);
   for (int e = 0; e < v->E; e++) {
@@ -417,53 +416,67 @@ static int64_t keep(struct mt_solver *v, const int64_t *demand, int64_t time)
   return most;
 }
 
-/* The time at which the last device's time and the uplinks together cost least, and the flow for it. Both fall or rise
- * steadily with the time, so a golden section finds it. */
-static int64_t with_links(struct mt_solver *v, const int64_t *demand, int64_t first, int64_t net_ps)
+/* A flow that is done by `time` (not before the earliest), nodes first taking their own rows. Returns the rows over the
+ * busiest uplink. */
+static int64_t keep(struct mt_solver *v, const int64_t *demand, int64_t time)
 {
-  enum { PROBES = 6 };
-  int64_t must = 0; /* rows that leave the busiest node in any case */
-  for (int q = 0; q < v->nnode; q++) {
-    int64_t out = 0;
-    for (int e = 0; e < v->E; e++)
-      out += homeless(v, demand, e * v->nnode + q);
-    must = out > must ? out : must;
-  }
-  int64_t most = keep(v, demand, first), best = first, least = first + net_ps * most;
-  v->result.most_rows = most;
-  if (most <= must)
-    return first;
-  /* Later than this no row leaves that could stay, or would pay even for all the others. */
   start_at_home(v, demand);
-  int64_t low = first, high = earliest(v, first), at = first, left_cost = -1, right_cost = -1;
-  const int64_t pays = net_ps * (most - must), home = high;
+  reset(v, time);
+  fill(v);
+  if (maximise(v) > 0) {
+    v->between = 1;
+    int64_t left = maximise(v);
+    MT_CHECK(!left, "%lld rows found no place by a time that is late enough", (long long)left);
+  }
+  return uplinks(v, demand);
+}
+
+/* The time by which the last device is done, at which that time and the uplinks together cost least, and the flow for it.
+ * One falls and the other rises steadily with the time, so a golden section finds it. `bound`: no flow is done earlier. */
+static int64_t with_links(struct mt_solver *v, const int64_t *demand, int64_t bound, int64_t net_ps)
+{
+  enum { PROBES = 6, ENOUGH = 1000 };
+  start_at_home(v, demand);
+  const int64_t home = earliest(v, bound);
+  int64_t rows = uplinks(v, demand), best = home, least = home + net_ps * rows;
+  v->result.most_rows = rows;
+  if (home - bound <= bound / ENOUGH)
+    return home; /* nodes on their own are as good as all together */
+  const int64_t first = earliest_anywhere(v, demand, bound);
+  /* What must leave a node leaves in any case, so the later end is where the rest no longer pays. */
+  int64_t at = first, cost[2] = {-1, -1}, low = first, high = home; /* cost: of left and right */
+  const int64_t all = keep(v, demand, first);
+  if (first + net_ps * all < least) {
+    best = first;
+    least = first + net_ps * all;
+  }
+  v->result.most_rows = all;
+  const int64_t pays = net_ps * (all > rows ? all - rows : 0);
   high = high - first > pays ? first + pays : high;
   int64_t left = high - (high - low) / 1000 * 618, right = low + (high - low) / 1000 * 618;
-  for (int k = high == home ? -1 : 0; k < PROBES; k++) {
-    int64_t *cost = left_cost < 0 ? &left_cost : &right_cost, end;
-    at = k < 0 ? home : left_cost < 0 ? left : right;
-    cost = k < 0 ? &end : cost;
-    int64_t rows = keep(v, demand, at);
-    *cost = at + net_ps * rows;
-    if (*cost < least) {
-      least = *cost;
+  for (int k = 0; k < PROBES && high - low > bound / ENOUGH; k++) {
+    const int side = cost[0] >= 0;
+    at = side ? right : left;
+    rows = v->result.most_rows = keep(v, demand, at);
+    cost[side] = at + net_ps * rows;
+    if (cost[side] < least) {
+      least = cost[side];
       best = at;
     }
-    v->result.most_rows = rows;
-    if (k < 0 || left_cost < 0 || right_cost < 0)
+    if (cost[0] < 0 || cost[1] < 0)
       continue;
-    if (left_cost <= right_cost) {
+    if (cost[0] <= cost[1]) {
       high = right;
       right = left;
-      right_cost = left_cost;
+      cost[1] = cost[0];
       left = high - (high - low) / 1000 * 618;
-      left_cost = -1;
+      cost[0] = -1;
     } else {
       low = left;
       left = right;
-      left_cost = right_cost;
+      cost[0] = cost[1];
       right = low + (high - low) / 1000 * 618;
-      right_cost = -1;
+      cost[1] = -1;
     }
   }
   if (at != best)
@@ -520,9 +533,14 @@ const struct mt_flow *mt_solver_solve(struct mt_solver *v, const struct mt_clust
                                       const struct mt_layout *layout, const int64_t *demand, const int64_t *ps,
                                       int64_t net_ps)
 {
-  MT_CHECK(layout->nexpert == v->E && layout->slot_first[layout->nrank] <= v->S && cluster->nplace == v->P,
-           "a solver for %d experts, %d slots, %d ranks got %d, %d, %d", v->E, v->S, v->P, layout->nexpert,
-           layout->slot_first[layout->nrank], cluster->nplace);
+  MT_CHECK(layout->nexpert == v->E && layout->slot_first[layout->nrank] <= v->S && cluster->nplace <= v->most_rank &&
+               cluster->nnode <= v->most_node,
+           "a solver for %d experts, %d slots, %d ranks on %d nodes got %d, %d, %d on %d", v->E, v->S, v->most_rank,
+           v->most_node, layout->nexpert, layout->slot_first[layout->nrank], cluster->nplace, cluster->nnode);
+  v->P = cluster->nplace;
+  v->nnode = cluster->nnode;
+  v->nrow = v->E * v->nnode;
+  v->nsource = v->nrow + v->E;
   v->ps = ps;
   v->result.last_ps = v->result.most_rows = 0;
   int any = 0;
@@ -533,10 +551,11 @@ const struct mt_flow *mt_solver_solve(struct mt_solver *v, const struct mt_clust
     return &v->result;
   }
   build(v, layout);
-  v->result.last_ps = earliest_anywhere(v, demand);
+  const int64_t bound = at_least(v, demand);
   if (v->nnode > 1) {
-    v->result.last_ps = with_links(v, demand, v->result.last_ps, net_ps);
+    v->result.last_ps = with_links(v, demand, bound, net_ps);
   } else {
+    v->result.last_ps = earliest_anywhere(v, demand, bound);
     for (int e = 0; e < v->E; e++)
       v->to_hub[e] = demand[e];
   }

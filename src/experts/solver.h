@@ -6,9 +6,9 @@
  * The idea: at a given T a device takes floor(T / w) rows, and what can be placed is a maximum flow from (expert, node)
  * over slots to devices (Dinic 1970). Where it leaves rows over, the set of experts and devices that the search reached is a
  * cut which proves that T is too small, and says the least T that is not refuted by it: Newton's method, exact after a few
- * cuts. This is the earliest T of all. Whether rows should rather stay in their node, later than that, is a second search:
- * at each T tried the nodes first take what they can of their own rows, the rest flows between nodes, and T plus the cost of
- * the uplinks has one minimum.
+ * cuts. Rows that have a slot in their own node stay there at first. If that takes much longer than all devices together
+ * need, rows of the late nodes may flow between nodes, as early as is possible, or as late as nodes on their own: between the
+ * two, the time plus the cost of the uplinks has one minimum.
  *
  * The trap: between nodes an expert's rows are alike, wherever they come from. One hub an expert stands for "somewhere
  * else", so the graph has E nnode + E + P vertices and 2 S + E nnode arcs, not P S. */
@@ -27,7 +27,7 @@ struct mt_flow {
   int64_t most_rows;  /* rows that leave or enter over the busiest uplink */
 };
 
-/* For layouts of nexpert experts on nslot slots in all. Local. The caller frees. */
+/* For layouts of nexpert experts on nslot slots in all, or fewer, on the cluster or a smaller one. Local. The caller frees. */
 struct mt_solver *mt_solver_new(const struct mt_cluster *cluster, int nexpert, int nslot);
 void mt_solver_free(struct mt_solver *solver); /* NULL allowed */
 /* Solves for demand [E][nnode], ps[P] a row on each device (>= 1) and net_ps a row over an uplink. Pure, no allocation; the
