@@ -1,7 +1,6 @@
 /* The predicted cost of a layout; see layout_cost.h. */
 #include "experts/layout_cost.h"
 #include <string.h>
-#include "base/memory.h"
 #include "comm/way.h"
 
 static int64_t larger(int64_t a, int64_t b)
@@ -22,6 +21,12 @@ struct traffic {
   int64_t *out, *in;           /* [P] within the node */
   int64_t *node_out, *node_in; /* [nnode] over the uplink */
 };
+
+static struct traffic traffic_in(const struct mt_shares *shares)
+{
+  int64_t *in = shares->traffic + shares->nrank, *out = in + shares->nrank;
+  return (struct traffic){shares->traffic, in, out, out + shares->nnode};
+}
 
 static void clear(struct traffic *t, const struct mt_cluster *cluster)
 {
@@ -131,13 +136,23 @@ void mt_layout_cost_total(struct mt_layout_cost *cost, const struct mt_work *wor
   cost->total_ps = cost->compute_ps + cost->exchange_ps + exposed;
 }
 
-struct mt_layout_cost mt_layout_cost(const struct mt_cluster *cluster, const struct mt_work *work,
-                                     const struct mt_layout *layout, const struct mt_shares *shares)
+int64_t mt_layout_weights(const struct mt_cluster *cluster, const struct mt_work *work, const struct mt_layout *layout,
+                          struct mt_shares *shares)
 {
   struct mt_layout_cost cost = {0};
-  const int P = layout->nrank, S = layout->slot_first[P], nnode = cluster->nnode;
-  int64_t *slot_rows = MT_NEW(MT_TAG_PLAN, int64_t, S + P + 2 * (P + nnode)), *ps = slot_rows + S;
-  struct traffic t = {ps + P, ps + 2 * P, ps + 3 * P, ps + 3 * P + nnode};
+  struct traffic t = traffic_in(shares);
+  clear(&t, cluster);
+  add_weights(&cost, &t, cluster, work, layout);
+  return cost.weights_ps;
+}
+
+struct mt_layout_cost mt_layout_cost(const struct mt_cluster *cluster, const struct mt_work *work,
+                                     const struct mt_layout *layout, struct mt_shares *shares)
+{
+  struct mt_layout_cost cost = {0};
+  const int P = layout->nrank;
+  int64_t *slot_rows = shares->slot_rows, *ps = shares->ps;
+  struct traffic t = traffic_in(shares);
   mt_work_row_ps(work, cluster, ps);
   mt_layout_rows(layout, shares, slot_rows);
   double speed = 0, all = 0; /* of a report only: nothing is decided on them */
@@ -155,6 +170,5 @@ struct mt_layout_cost mt_layout_cost(const struct mt_cluster *cluster, const str
   clear(&t, cluster);
   add_weights(&cost, &t, cluster, work, layout);
   mt_layout_cost_total(&cost, work);
-  mt_free(slot_rows);
   return cost;
 }

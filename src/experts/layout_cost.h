@@ -23,8 +23,12 @@ struct mt_layout_cost {
 void mt_layout_rows(const struct mt_layout *layout, const struct mt_shares *shares, int64_t *rows);
 /* total_ps from its parts. Pure. */
 void mt_layout_cost_total(struct mt_layout_cost *cost, const struct mt_work *work);
-/* The cost. O(P E + runs + S + E nnode) time; allocates and frees scratch. Pure otherwise. */
+/* The cost under shares that were dealt for this layout (their scratch is used). O(P E + runs + S + E nnode) time. Pure, no
+ * allocation. */
 struct mt_layout_cost mt_layout_cost(const struct mt_cluster *cluster, const struct mt_work *work,
-                                     const struct mt_layout *layout, const struct mt_shares *shares);
+                                     const struct mt_layout *layout, struct mt_shares *shares);
+/* weights_ps alone; any shares of this size lend their scratch. */
+int64_t mt_layout_weights(const struct mt_cluster *cluster, const struct mt_work *work, const struct mt_layout *layout,
+                          struct mt_shares *shares);
 
 #endif

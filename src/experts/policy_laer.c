@@ -50,22 +50,40 @@ int mt_laer_even(struct mt_policy *policy)
   return policy->S % policy->E == 0;
 }
 
-/* The least loaded device of node q with a free slot, or -1. */
-static int device_of(const struct mt_policy *policy, const struct mt_cluster *cluster, int q)
+/* What device p is loaded with once it has `weight` more; by finish time: in rows of the fastest. */
+static int64_t loaded(const struct mt_policy *policy, int p, int64_t weight)
+{
+  return policy->device_load[p] + (policy->by_finish ? (int64_t)((__int128)weight * policy->relative[p] >> 20) : weight);
+}
+
+/* The device of node q with a free slot that will be the least loaded, or -1. */
+static int device_of(const struct mt_policy *policy, const struct mt_cluster *cluster, int q, int64_t weight)
 {
   int best = -1;
-  for (int p = cluster->node_first[q]; p < cluster->node_first[q + 1]; p++)
-    if (policy->used[p] < policy->slot_first[p + 1] - policy->slot_first[p] &&
-        (best < 0 || policy->device_load[p] < policy->device_load[best]))
+  int64_t least = 0;
+  for (int p = cluster->node_first[q]; p < cluster->node_first[q + 1]; p++) {
+    if (policy->used[p] >= policy->slot_first[p + 1] - policy->slot_first[p])
+      continue;
+    int64_t load = loaded(policy, p, weight);
+    if (best < 0 || load < least) {
       best = p;
+      least = load;
+    }
+  }
   return best;
+}
+
+static void look_at(struct mt_policy *policy, const struct mt_cluster *cluster, int q, int64_t weight)
+{
+  policy->node_device[q] = device_of(policy, cluster, q, weight);
+  policy->node_load[q] = policy->node_device[q] < 0 ? 0 : loaded(policy, policy->node_device[q], weight);
 }
 
 /* Whose best device comes first. */
 static int sooner(const struct mt_policy *policy, int q, int r)
 {
   int a = policy->node_device[q], b = policy->node_device[r];
-  return policy->device_load[a] != policy->device_load[b] ? policy->device_load[a] < policy->device_load[b] : a < b;
+  return policy->node_load[q] != policy->node_load[r] ? policy->node_load[q] < policy->node_load[r] : a < b;
 }
 
 int64_t mt_laer_place(struct mt_policy *policy, const struct mt_cluster *cluster, int *slot_expert)
@@ -73,15 +91,16 @@ int64_t mt_laer_place(struct mt_policy *policy, const struct mt_cluster *cluster
   const int E = policy->E, nnode = policy->nnode;
   memset(policy->device_load, 0, sizeof *policy->device_load * (size_t)policy->P);
   memset(policy->used, 0, sizeof *policy->used * (size_t)policy->P);
-  for (int q = 0; q < nnode; q++)
-    policy->node_device[q] = device_of(policy, cluster, q);
   heap_of_all(policy);
   for (int n = E; n > 0;) {
     const int e = policy->order[0];
     const int64_t weight = (policy->load[e] << MT_LOAD_SHIFT) / policy->replica[e];
     policy->order[0] = policy->order[--n];
     mt_heap_sink(policy->order, n, 0, mt_policy_hotter, policy);
-    memset(policy->node_copies, 0, sizeof *policy->node_copies * (size_t)nnode);
+    for (int q = 0; q < nnode; q++) {
+      policy->node_copies[q] = 0;
+      look_at(policy, cluster, q, weight);
+    }
     int any = 0; /* 1 once nodes without room have the fewest copies: then all devices are candidates */
     for (int left = policy->replica[e], copies = 0; left > 0; copies++) {
       /* One round: the nodes with the fewest copies get one each, as long as there are copies. */
@@ -97,10 +116,10 @@ int64_t mt_laer_place(struct mt_policy *policy, const struct mt_cluster *cluster
       while (m > 0 && left > 0) {
         const int q = policy->node_order[0], p = policy->node_device[q];
         slot_expert[policy->slot_first[p] + policy->used[p]++] = e;
-        policy->device_load[p] += weight;
+        policy->device_load[p] = loaded(policy, p, weight);
         policy->node_copies[q]++;
         left--;
-        policy->node_device[q] = device_of(policy, cluster, q);
+        look_at(policy, cluster, q, weight);
         if (!any || policy->node_device[q] < 0)
           policy->node_order[0] = policy->node_order[--m];
         mt_heap_sink(policy->node_order, m, 0, sooner, policy);
@@ -113,28 +132,81 @@ int64_t mt_laer_place(struct mt_policy *policy, const struct mt_cluster *cluster
   return most;
 }
 
+void mt_policy_by_finish(struct mt_policy *policy, const struct mt_cluster *cluster, int *slot_expert)
+{
+  int64_t least = INT64_MAX;
+  for (int p = 0; p < policy->P; p++)
+    least = policy->ps[p] < least ? policy->ps[p] : least;
+  for (int p = 0; p < policy->P; p++)
+    policy->relative[p] = (int64_t)(((__int128)policy->ps[p] << 20) / least);
+  policy->by_finish = 1;
+  mt_laer_place(policy, cluster, slot_expert);
+  policy->by_finish = 0;
+}
+
+/* Lite's shares are not written out. Of t rows over n slots each gets t / n, and the first t mod n one more: it is enough to
+ * sum the former over the sources that share their slots, and to count for each slot how many remainders end before it. */
 int64_t mt_laer_score(struct mt_policy *policy, const struct mt_policy_problem *problem, const int *slot_expert)
 {
   const struct mt_cluster *cluster = problem->cluster;
-  const int P = policy->P, E = policy->E;
+  const int P = policy->P, E = policy->E, nnode = policy->nnode;
   struct mt_layout *trial = policy->trial;
-  struct mt_shares *shares = policy->shares;
+  const int *first = trial->expert_first;
+  int *rest = policy->rest, *rest_abroad = rest + policy->S + 1;
+  int64_t *even = policy->even, *even_abroad = even + (int64_t)E * nnode;
   memcpy(trial->slot_expert, slot_expert, sizeof *slot_expert * (size_t)policy->S);
   mt_layout_index(trial, cluster, 0);
-  mt_shares_deal(shares, MT_DISPATCH_LITE, cluster, &problem->work, trial, problem->counts);
-  const int64_t row_ps[MT_NLEVEL] = {0, mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NODE),
-                                     mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NET)};
+  memset(even, 0, sizeof *even * (size_t)E * (size_t)(nnode + 1));
+  memset(rest, 0, sizeof *rest * 2 * (size_t)(policy->S + 1));
   int64_t level[MT_NLEVEL] = {0}, compute = 0;
-  memset(policy->device_load, 0, sizeof *policy->device_load * (size_t)P);
-  for (int s = 0; s < P; s++)
-    for (int i = shares->first[(int64_t)s * E]; i < shares->first[(int64_t)(s + 1) * E]; i++) {
-      int d = trial->slot_rank[shares->slot[i]];
-      level[mt_cluster_level(cluster, s, d)] += shares->rows[i];
-      policy->device_load[d] += shares->rows[i];
+  for (int s = 0; s < P; s++) {
+    const int q = cluster->node_of[s];
+    for (int e = 0; e < E; e++) {
+      const int64_t rows = problem->counts[(int64_t)s * E + e];
+      const int local = first[e * nnode + q + 1] - first[e * nnode + q];
+      const int n = local ? local : first[(e + 1) * nnode] - first[e * nnode];
+      if (local) {
+        even[e * nnode + q] += rows / n;
+        rest[first[e * nnode + q] + rows % n]++;
+      } else {
+        even_abroad[e] += rows / n;
+        rest_abroad[first[e * nnode] + rows % n]++;
+      }
+      level[local ? MT_LEVEL_NODE : MT_LEVEL_NET] += rows;
     }
+    /* what stays on the rank itself */
+    for (int i = trial->slot_first[s]; i < trial->slot_first[s + 1]; i++) {
+      const int e = slot_expert[i], from = first[e * nnode + q], n = first[e * nnode + q + 1] - from;
+      const int64_t rows = problem->counts[(int64_t)s * E + e];
+      int at = from;
+      while (trial->by_expert[at] != i)
+        at++;
+      const int64_t own = rows / n + (at - from < rows % n);
+      level[MT_LEVEL_SELF] += own;
+      level[MT_LEVEL_NODE] -= own;
+    }
+  }
+  memset(policy->device_load, 0, sizeof *policy->device_load * (size_t)P);
+  for (int e = 0; e < E; e++) {
+    int64_t abroad = 0; /* remainders that reach beyond the slot at hand */
+    for (int i = first[e * nnode] + 1; i < first[(e + 1) * nnode]; i++)
+      abroad += rest_abroad[i];
+    for (int q = 0; q < nnode; q++) {
+      const int from = first[e * nnode + q], to = first[e * nnode + q + 1];
+      int64_t home = 0;
+      for (int i = from + 1; i < to; i++)
+        home += rest[i];
+      for (int i = from; i < to; i++) {
+        policy->device_load[trial->slot_rank[trial->by_expert[i]]] += even[e * nnode + q] + even_abroad[e] + home + abroad;
+        home -= rest[i + 1];
+        abroad -= rest_abroad[i + 1];
+      }
+    }
+  }
   for (int p = 0; p < P; p++)
     compute = policy->device_load[p] * policy->ps[p] > compute ? policy->device_load[p] * policy->ps[p] : compute;
-  return compute + level[MT_LEVEL_NODE] * row_ps[MT_LEVEL_NODE] + level[MT_LEVEL_NET] * row_ps[MT_LEVEL_NET];
+  return compute + level[MT_LEVEL_NODE] * mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NODE) +
+         level[MT_LEVEL_NET] * mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NET);
 }
 
 void mt_policy_laer(struct mt_policy *policy, const struct mt_policy_problem *problem, int *slot_expert)

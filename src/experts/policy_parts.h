@@ -18,9 +18,14 @@ struct mt_policy {
   int *used;                /* [P] slots taken */
   int *device;              /* [P] a heap */
   int *node_copies, *node_device, *node_order; /* [nnode] */
+  int64_t *node_load;       /* [nnode] */
+  int *rest;                /* [2 S + 2] of laer's score */
+  int64_t *even;            /* [E nnode + E] likewise */
+  int by_finish;            /* placement: devices are not alike */
+  int64_t *relative;        /* [P] then: time a row over that of the fastest, << 20 */
   struct mt_layout *trial;  /* for scores */
   struct mt_shares *shares;
-  struct mt_motley *motley; /* of policy_motley.c */
+  struct mt_motley *motley;
 };
 
 /* Loads are sums of integers, and are divided into fractions of a row by shifts, so that parts still add up. */
@@ -43,6 +48,8 @@ void mt_laer_replicas(struct mt_policy *policy);
 int mt_laer_even(struct mt_policy *policy);
 /* Greedy placement of policy->replica; returns the largest planned load of a device, << MT_LOAD_SHIFT. */
 int64_t mt_laer_place(struct mt_policy *policy, const struct mt_cluster *cluster, int *slot_expert);
+/* The same by finish times of unlike devices instead of loads. */
+void mt_policy_by_finish(struct mt_policy *policy, const struct mt_cluster *cluster, int *slot_expert);
 /* Picoseconds of laer's own objective under lite dispatch: communication is a sum over devices. */
 int64_t mt_laer_score(struct mt_policy *policy, const struct mt_policy_problem *problem, const int *slot_expert);
 void mt_policy_eplb(struct mt_policy *policy, const struct mt_policy_problem *problem, int *slot_expert);

@@ -14,11 +14,14 @@ struct mt_shares *mt_shares_new(const struct mt_cluster *cluster, int nexpert, i
   struct mt_shares *shares = MT_ZNEW(MT_TAG_PLAN, struct mt_shares, 1);
   shares->nrank = cluster->nplace;
   shares->nexpert = nexpert;
+  shares->nnode = cluster->nnode;
   shares->first = MT_ZNEW(MT_TAG_PLAN, int32_t, (int64_t)cluster->nplace * nexpert + 1);
   shares->demand = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)nexpert * cluster->nnode);
   shares->left = MT_NEW(MT_TAG_PLAN, int64_t, cluster->nplace);
   shares->ps = MT_NEW(MT_TAG_PLAN, int64_t, cluster->nplace);
   shares->node_rows = MT_NEW(MT_TAG_PLAN, int64_t, 2 * cluster->nnode);
+  shares->slot_rows = MT_NEW(MT_TAG_PLAN, int64_t, nslot);
+  shares->traffic = MT_NEW(MT_TAG_PLAN, int64_t, 2 * (cluster->nplace + cluster->nnode));
   shares->solver = mt_solver_new(cluster, nexpert, nslot);
   return shares;
 }
@@ -35,6 +38,8 @@ void mt_shares_free(struct mt_shares *shares)
   mt_free(shares->left);
   mt_free(shares->ps);
   mt_free(shares->node_rows);
+  mt_free(shares->slot_rows);
+  mt_free(shares->traffic);
   mt_solver_free(shares->solver);
   mt_free(shares);
 }

@@ -18,16 +18,17 @@
 #include "experts/work.h"
 
 struct mt_shares {
-  int nrank, nexpert;
+  int nrank, nexpert, nnode;
   int32_t *first; /* [P E + 1]: (source s, expert e) has the runs [first[s E + e], first[s E + e + 1]) */
   int32_t *slot;  /* of a run: a slot that holds e */
   int64_t *rows;  /* of a run: > 0; the sum over (s, e)'s runs is counts[s][e] */
   int64_t slot_capacity, row_capacity; /* runs that there is room for */
-  /* scratch of solved, owned */
+  /* scratch of solved, and of layout_cost.h, owned */
   struct mt_solver *solver;
   struct mt_run *run;
   int64_t run_capacity;
   int64_t *demand, *left, *ps, *node_rows; /* [E nnode], [P], [P], [2 nnode] */
+  int64_t *slot_rows, *traffic;            /* [S], [2 P + 2 nnode] */
 };
 
 /* For layouts of nexpert experts on nslot slots in all; empty. Local. The caller frees. */

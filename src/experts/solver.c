@@ -89,6 +89,13 @@ static int add_arcs(struct mt_solver *v, const struct mt_layout *layout, int n, 
   return n;
 }
 
+/* A source's arcs, many = `most`. */
+static int degree(const struct mt_solver *v, int i, int most)
+{
+  int n = v->arc_first[i + 1] - v->arc_first[i];
+  return n < most ? n : most;
+}
+
 static void build(struct mt_solver *v, const struct mt_layout *layout)
 {
   int n = 0;
@@ -117,20 +124,14 @@ static void build(struct mt_solver *v, const struct mt_layout *layout)
     v->back_first[p] = v->back_first[p - 1];
   v->back_first[0] = 0;
   /* Those with few arcs have no choice, so they are placed first. */
-  int at = 0;
-  for (int degree = 1, limit; degree > 0; degree = limit) {
-    limit = 0; /* the next degree there is */
-    for (int i = 0; i < v->nsource; i++) {
-      int d = v->arc_first[i + 1] - v->arc_first[i];
-      if (d == degree)
-        v->order[at++] = i;
-      else if (d > degree && (!limit || d < limit))
-        limit = d;
-    }
-  }
+  enum { MANY = 32 };
+  int at[MANY + 2] = {0};
   for (int i = 0; i < v->nsource; i++)
-    if (v->arc_first[i + 1] == v->arc_first[i])
-      v->order[at++] = i;
+    at[1 + degree(v, i, MANY)]++;
+  for (int d = 0; d <= MANY; d++)
+    at[d + 1] += at[d];
+  for (int i = 0; i < v->nsource; i++)
+    v->order[at[degree(v, i, MANY)]++] = i;
 }
 
 /* ---- a maximum flow ---- */

@@ -28,5 +28,7 @@ void mt_work_row_ps(const struct mt_work *work, const struct mt_cluster *cluster
 
 int64_t mt_work_link_ps(const struct mt_work *work, const struct mt_cluster *cluster, enum mt_level level)
 {
+  if (work->keep && level == MT_LEVEL_NET)
+    return (int64_t)1 << 32;
   return work->row_bytes * work->row_trips * mt_link_usual(cluster, level).beta_ps;
 }

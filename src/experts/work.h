@@ -16,6 +16,7 @@ struct mt_work {
   int64_t expert_bytes; /* of an expert's weights, or their gradients, between ranks */
   int expert_trips;     /* times a slot is filled or emptied: 3 = unshard, unshard for the backward pass, reshard */
   int hidden;           /* 1: weights travel while experts compute, and cost what does not fit beside it */
+  int keep;             /* 1: solved shares take no row out of its node that has a slot there, at any price */
   enum mt_sharding sharding;
 };
 
@@ -26,7 +27,7 @@ struct mt_work mt_work_of(int64_t C, int64_t F, int gated, int wire_bytes, int r
  * GFLOP/s). At least 1. Pure. */
 void mt_work_row_ps(const struct mt_work *work, const struct mt_cluster *cluster, int64_t *ps);
 /* Picoseconds that a row's ways cost on a link of this level: between nodes, of both nodes' uplinks. From the links
- * measured, or what is usual. Pure. */
+ * measured, or what is usual; with `keep` more than any wait between nodes. Pure. */
 int64_t mt_work_link_ps(const struct mt_work *work, const struct mt_cluster *cluster, enum mt_level level);
 
 #endif
