@@ -74,7 +74,7 @@ static void add_weights(struct mt_layout_cost *cost, struct traffic *t, const st
                         const struct mt_work *work, const struct mt_layout *layout)
 {
   const int P = layout->nrank, E = layout->nexpert, nnode = layout->nnode, WHOLE = 1000;
-  int64_t units[MT_NLEVEL] = {0};
+  int64_t units[MT_NLEVEL] = {0}, fetches = 0;
   for (int e = 0; e < E; e++)
     for (int q = 0; q < nnode; q++) {
       const int *at = &layout->expert_first[e * nnode + q];
@@ -107,9 +107,9 @@ static void add_weights(struct mt_layout_cost *cost, struct traffic *t, const st
       int64_t missing = WHOLE - here;
       t->node_in[q] += missing;
       units[MT_LEVEL_NET] += missing;
+      fetches++;
       if (work->sharding == MT_SHARDING_FULL)
-        for (int p = 0; p < nnode; p++)
-          t->node_out[p] += p != q ? (int64_t)WHOLE * (cluster->node_first[p + 1] - cluster->node_first[p]) / P : 0;
+        t->node_out[q] -= here; /* all nodes send to all others: to q itself it does not */
       else if (missing)
         t->node_out[work->sharding == MT_SHARDING_NODE ? e % nnode : cluster->node_of[owner]] += missing;
       /* Holders get what is neither theirs nor came from outside to them; they pass on in equal parts. */
@@ -125,6 +125,8 @@ static void add_weights(struct mt_layout_cost *cost, struct traffic *t, const st
         t->out[owner >= 0 && here ? owner : d] += get;
       }
     }
+  for (int q = 0; work->sharding == MT_SHARDING_FULL && q < nnode; q++)
+    t->node_out[q] += fetches * ((int64_t)WHOLE * (cluster->node_first[q + 1] - cluster->node_first[q]) / P);
   for (int level = 0; level < MT_NLEVEL; level++)
     cost->weight_bytes[level] = units[level] * (work->expert_bytes / WHOLE) * work->expert_trips;
   cost->weights_ps = transfer_ps(t, cluster, work->expert_bytes / WHOLE, work->expert_trips);

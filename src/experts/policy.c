@@ -37,8 +37,6 @@ struct mt_policy *mt_policy_new(const struct mt_cluster *cluster, int nexpert, c
   policy->node_copies = MT_NEW(MT_TAG_PLAN, int, nnode);
   policy->node_device = MT_NEW(MT_TAG_PLAN, int, nnode);
   policy->node_order = MT_NEW(MT_TAG_PLAN, int, nnode);
-  policy->rest = MT_NEW(MT_TAG_PLAN, int, 2 * (policy->S + 1));
-  policy->even = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)nexpert * (nnode + 1));
   policy->relative = MT_NEW(MT_TAG_PLAN, int64_t, P);
   policy->node_load = MT_NEW(MT_TAG_PLAN, int64_t, nnode);
   policy->trial = mt_layout_new(cluster, nexpert, slots);
@@ -53,7 +51,7 @@ void mt_policy_free(struct mt_policy *policy)
     return;
   void *owned[] = {policy->slot_first, policy->load, policy->ps, policy->replica, policy->order, policy->copy,
                    policy->other, policy->device_load, policy->used, policy->device, policy->node_copies,
-                   policy->node_device, policy->node_order, policy->node_load, policy->relative, policy->rest, policy->even};
+                   policy->node_device, policy->node_order, policy->node_load, policy->relative};
   for (int i = 0; i < (int)(sizeof owned / sizeof *owned); i++)
     mt_free(owned[i]);
   mt_layout_free(policy->trial);

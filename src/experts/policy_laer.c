@@ -144,69 +144,36 @@ void mt_policy_by_finish(struct mt_policy *policy, const struct mt_cluster *clus
   policy->by_finish = 0;
 }
 
-/* Lite's shares are not written out. Of t rows over n slots each gets t / n, and the first t mod n one more: it is enough to
- * sum the former over the sources that share their slots, and to count for each slot how many remainders end before it. */
 int64_t mt_laer_score(struct mt_policy *policy, const struct mt_policy_problem *problem, const int *slot_expert)
 {
   const struct mt_cluster *cluster = problem->cluster;
   const int P = policy->P, E = policy->E, nnode = policy->nnode;
   struct mt_layout *trial = policy->trial;
-  const int *first = trial->expert_first;
-  int *rest = policy->rest, *rest_abroad = rest + policy->S + 1;
-  int64_t *even = policy->even, *even_abroad = even + (int64_t)E * nnode;
+  struct mt_shares *shares = policy->shares;
   memcpy(trial->slot_expert, slot_expert, sizeof *slot_expert * (size_t)policy->S);
   mt_layout_index(trial, cluster, 0);
-  memset(even, 0, sizeof *even * (size_t)E * (size_t)(nnode + 1));
-  memset(rest, 0, sizeof *rest * 2 * (size_t)(policy->S + 1));
-  int64_t level[MT_NLEVEL] = {0}, compute = 0;
-  for (int s = 0; s < P; s++) {
-    const int q = cluster->node_of[s];
-    for (int e = 0; e < E; e++) {
-      const int64_t rows = problem->counts[(int64_t)s * E + e];
-      const int local = first[e * nnode + q + 1] - first[e * nnode + q];
-      const int n = local ? local : first[(e + 1) * nnode] - first[e * nnode];
-      if (local) {
-        even[e * nnode + q] += rows / n;
-        rest[first[e * nnode + q] + rows % n]++;
-      } else {
-        even_abroad[e] += rows / n;
-        rest_abroad[first[e * nnode] + rows % n]++;
-      }
-      level[local ? MT_LEVEL_NODE : MT_LEVEL_NET] += rows;
-    }
-    /* what stays on the rank itself */
-    for (int i = trial->slot_first[s]; i < trial->slot_first[s + 1]; i++) {
-      const int e = slot_expert[i], from = first[e * nnode + q], n = first[e * nnode + q + 1] - from;
-      const int64_t rows = problem->counts[(int64_t)s * E + e];
-      int at = from;
-      while (trial->by_expert[at] != i)
-        at++;
-      const int64_t own = rows / n + (at - from < rows % n);
-      level[MT_LEVEL_SELF] += own;
-      level[MT_LEVEL_NODE] -= own;
-    }
-  }
-  memset(policy->device_load, 0, sizeof *policy->device_load * (size_t)P);
-  for (int e = 0; e < E; e++) {
-    int64_t abroad = 0; /* remainders that reach beyond the slot at hand */
-    for (int i = first[e * nnode] + 1; i < first[(e + 1) * nnode]; i++)
-      abroad += rest_abroad[i];
-    for (int q = 0; q < nnode; q++) {
-      const int from = first[e * nnode + q], to = first[e * nnode + q + 1];
-      int64_t home = 0;
-      for (int i = from + 1; i < to; i++)
-        home += rest[i];
-      for (int i = from; i < to; i++) {
-        policy->device_load[trial->slot_rank[trial->by_expert[i]]] += even[e * nnode + q] + even_abroad[e] + home + abroad;
-        home -= rest[i + 1];
-        abroad -= rest_abroad[i + 1];
-      }
-    }
-  }
-  for (int p = 0; p < P; p++)
+  mt_shares_lite_sums(shares, cluster, trial, problem->counts, policy->device_load, shares->node_rows,
+                      shares->node_rows + nnode);
+  int64_t compute = 0, across = 0, within = 0;
+  for (int p = 0; p < P; p++) {
     compute = policy->device_load[p] * policy->ps[p] > compute ? policy->device_load[p] * policy->ps[p] : compute;
-  return compute + level[MT_LEVEL_NODE] * mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NODE) +
-         level[MT_LEVEL_NET] * mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NET);
+    within += policy->device_load[p];
+  }
+  for (int q = 0; q < nnode; q++)
+    across += shares->node_rows[q];
+  within -= across;
+  /* what stays on its rank */
+  for (int p = 0; p < P; p++)
+    for (int s = trial->slot_first[p]; s < trial->slot_first[p + 1]; s++) {
+      const int *bin = trial->expert_first + slot_expert[s] * nnode + cluster->node_of[p], n = bin[1] - bin[0];
+      const int64_t rows = problem->counts[(int64_t)p * E + slot_expert[s]];
+      int i = 0;
+      while (trial->by_expert[bin[0] + i] != s)
+        i++;
+      within -= rows / n + (i < rows % n);
+    }
+  return compute + within * mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NODE) +
+         across * mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NET);
 }
 
 void mt_policy_laer(struct mt_policy *policy, const struct mt_policy_problem *problem, int *slot_expert)

@@ -26,7 +26,8 @@ enum {
   SCENES = 8,        /* distortions that the search weighs, the counts themselves among them */
   FEW_SCENES = 4,    /* those for rivals */
   SMALL = 1 << 11,   /* size of problems that are weighed so, see size_of */
-  BUDGET = 150000,   /* of the search: size of the parts solved */
+  TRIES = 6,         /* of the search, for a slot */
+  BUDGET = 150000,   /* and at most: size of the parts solved, all tries together */
   GOOD_ENOUGH = 500, /* part of the time by which a layout may miss what no layout beats */
 };
 
@@ -293,6 +294,7 @@ static void search_part(struct mt_policy *policy, const struct mt_policy_problem
   struct mt_layout *layout = &m->layout;
   const int n = layout->slot_first[layout->nrank], base = policy->slot_first[problem->cluster->node_first[q]];
   const int64_t size = SCENES * size_of(layout->nrank, policy->E, n, end - q);
+  budget = budget < TRIES * n * size ? budget : TRIES * n * size;
   int64_t least = part_cost(policy, problem, net_ps);
   uint64_t state = 0x9e3779b97f4a7c15 + (uint64_t)q;
   memset(m->copies, 0, sizeof *m->copies * (size_t)policy->E);
@@ -305,7 +307,7 @@ static void search_part(struct mt_policy *policy, const struct mt_policy_problem
     const int swap = (bits & 3) != 0;
     if (x == y || holds(layout, layout->slot_rank[a], y) || (swap && holds(layout, layout->slot_rank[b], x)) ||
         (!swap && m->copies[x] < 2)) {
-      budget += size - 1; /* next to nothing was spent */
+      budget += size - size / 16; /* little was spent */
       continue;
     }
     layout->slot_expert[a] = y;

@@ -19,8 +19,6 @@ struct mt_policy {
   int *device;              /* [P] a heap */
   int *node_copies, *node_device, *node_order; /* [nnode] */
   int64_t *node_load;       /* [nnode] */
-  int *rest;                /* [2 S + 2] of laer's score */
-  int64_t *even;            /* [E nnode + E] likewise */
   int by_finish;            /* placement: devices are not alike */
   int64_t *relative;        /* [P] then: time a row over that of the fastest, << 20 */
   struct mt_layout *trial;  /* for scores */

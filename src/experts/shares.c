@@ -22,6 +22,8 @@ struct mt_shares *mt_shares_new(const struct mt_cluster *cluster, int nexpert, i
   shares->node_rows = MT_NEW(MT_TAG_PLAN, int64_t, 2 * cluster->nnode);
   shares->slot_rows = MT_NEW(MT_TAG_PLAN, int64_t, nslot);
   shares->traffic = MT_NEW(MT_TAG_PLAN, int64_t, 2 * (cluster->nplace + cluster->nnode));
+  shares->rest = MT_NEW(MT_TAG_PLAN, int32_t, 2 * (nslot + 1));
+  shares->even = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)nexpert * (cluster->nnode + 1));
   shares->solver = mt_solver_new(cluster, nexpert, nslot);
   return shares;
 }
@@ -39,6 +41,8 @@ void mt_shares_free(struct mt_shares *shares)
   mt_free(shares->ps);
   mt_free(shares->node_rows);
   mt_free(shares->slot_rows);
+  mt_free(shares->rest);
+  mt_free(shares->even);
   mt_free(shares->traffic);
   mt_solver_free(shares->solver);
   mt_free(shares);
@@ -89,26 +93,60 @@ static int add(struct mt_shares *shares, int n, int s, int e, int slot, int64_t 
   return n + 1;
 }
 
+/* Nothing is written out. Of t rows over n slots each gets t / n, and the first t mod n one more: it is enough to sum the
+ * former over the sources that share their slots, and to count for each slot how many remainders end before it. */
+void mt_shares_lite_sums(struct mt_shares *shares, const struct mt_cluster *cluster, const struct mt_layout *layout,
+                         const int64_t *counts, int64_t *device, int64_t *out, int64_t *in)
+{
+  const int P = shares->nrank, E = shares->nexpert, nnode = cluster->nnode, S = layout->slot_first[P];
+  const int *first = layout->expert_first;
+  int32_t *rest = shares->rest, *rest_abroad = rest + S + 1;
+  int64_t *even = shares->even, *even_abroad = even + (int64_t)E * nnode;
+  memset(even, 0, sizeof *even * (size_t)E * (size_t)(nnode + 1));
+  memset(rest, 0, sizeof *rest * 2 * (size_t)(S + 1));
+  memset(device, 0, sizeof *device * (size_t)P);
+  memset(out, 0, sizeof *out * (size_t)nnode);
+  memset(in, 0, sizeof *in * (size_t)nnode);
+  for (int s = 0; s < P; s++)
+    for (int e = 0, q = cluster->node_of[s]; e < E; e++) {
+      const int64_t rows = counts[(int64_t)s * E + e];
+      const int local = first[e * nnode + q + 1] - first[e * nnode + q];
+      const int n = local ? local : first[(e + 1) * nnode] - first[e * nnode];
+      if (local) {
+        even[e * nnode + q] += rows / n;
+        rest[first[e * nnode + q] + rows % n]++;
+      } else {
+        even_abroad[e] += rows / n;
+        rest_abroad[first[e * nnode] + rows % n]++;
+        out[q] += rows;
+      }
+    }
+  for (int e = 0; e < E; e++) {
+    int64_t abroad = 0; /* remainders that reach beyond the slot at hand */
+    for (int i = first[e * nnode] + 1; i < first[(e + 1) * nnode]; i++)
+      abroad += rest_abroad[i];
+    for (int q = 0; q < nnode; q++) {
+      const int from = first[e * nnode + q], to = first[e * nnode + q + 1];
+      int64_t home = 0;
+      for (int i = from + 1; i < to; i++)
+        home += rest[i];
+      for (int i = from; i < to; i++) {
+        device[layout->slot_rank[layout->by_expert[i]]] += even[e * nnode + q] + even_abroad[e] + home + abroad;
+        in[q] += even_abroad[e] + abroad;
+        home -= rest[i + 1];
+        abroad -= rest_abroad[i + 1];
+      }
+    }
+  }
+}
+
 /* What lite would cost by the solver's measure: the last device's time, and the rows over the busiest uplink. */
 static int64_t lite_ps(struct mt_shares *shares, const struct mt_cluster *cluster, const struct mt_layout *layout,
                        const int64_t *counts, int64_t net_ps)
 {
-  const int P = shares->nrank, E = shares->nexpert, nnode = cluster->nnode;
+  const int P = shares->nrank, nnode = cluster->nnode;
   int64_t *device = shares->left, *out = shares->node_rows, *in = out + nnode, last = 0, most = 0;
-  memset(device, 0, sizeof *device * (size_t)P);
-  memset(out, 0, sizeof *out * 2 * (size_t)nnode);
-  for (int s = 0; s < P; s++)
-    for (int e = 0, q = cluster->node_of[s]; e < E; e++) {
-      int64_t rows = counts[(int64_t)s * E + e];
-      int first, nrep = rows ? replicas(layout, e, q, &first) : 0;
-      for (int i = 0; i < nrep; i++) {
-        int64_t part = rows / nrep + (i < rows % nrep);
-        int d = layout->slot_rank[layout->by_expert[first + i]], to = cluster->node_of[d];
-        device[d] += part;
-        out[q] += to != q ? part : 0;
-        in[to] += to != q ? part : 0;
-      }
-    }
+  mt_shares_lite_sums(shares, cluster, layout, counts, device, out, in);
   for (int p = 0; p < P; p++)
     last = device[p] * shares->ps[p] > last ? device[p] * shares->ps[p] : last;
   for (int i = 0; i < 2 * nnode; i++)

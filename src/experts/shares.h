@@ -29,6 +29,8 @@ struct mt_shares {
   int64_t run_capacity;
   int64_t *demand, *left, *ps, *node_rows; /* [E nnode], [P], [P], [2 nnode] */
   int64_t *slot_rows, *traffic;            /* [S], [2 P + 2 nnode] */
+  int32_t *rest;                           /* [2 S + 2] */
+  int64_t *even;                           /* [E nnode + E] */
 };
 
 /* For layouts of nexpert experts on nslot slots in all; empty. Local. The caller frees. */
@@ -40,5 +42,8 @@ void mt_shares_free(struct mt_shares *shares); /* NULL allowed */
  * lite's. */
 void mt_shares_deal(struct mt_shares *shares, enum mt_dispatch_kind kind, const struct mt_cluster *cluster,
                     const struct mt_work *work, const struct mt_layout *layout, const int64_t *counts);
+/* Sums of lite's shares, without dealing them: rows that each device gets, that leave each node, that enter it. Pure. */
+void mt_shares_lite_sums(struct mt_shares *shares, const struct mt_cluster *cluster, const struct mt_layout *layout,
+                         const int64_t *counts, int64_t *device, int64_t *out, int64_t *in);
 
 #endif
