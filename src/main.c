@@ -20,6 +20,7 @@
 #include "train/bench.h"
 #include "train/forecast.h"
 #include "train/predict.h"
+#include "train/sharding.h"
 #include "train/train.h"
 #include <mpi.h>
 #include <sched.h>
@@ -499,7 +500,9 @@ static enum mt_status foresee(const struct arguments *a)
   struct mt_cluster *cluster;
   enum mt_status status = a->cluster ? read_cluster(a->cluster, &cluster) : this_machine((int)n, &cluster);
   if (!status) {
-    status = a->dry ? mt_forecast_print(&config, cluster) : mt_predict_print(&config, cluster, a->trace);
+    status = mt_sharding_choose(&config, cluster, &config.parallel.sharding);
+    if (!status)
+      status = a->dry ? mt_forecast_print(&config, cluster) : mt_predict_print(&config, cluster, a->trace);
     mt_cluster_free(cluster);
   }
   mt_config_free(&config);

@@ -33,7 +33,7 @@ static void read_config(struct model_case *c, int curve, int n, const char *cons
   }
   fclose(file);
   /* layouts that follow the load change the bits from step to step: where a test wants that, it says so */
-  struct mt_override more[32] = {{"data.train=/dev/null"}, {0}, {0}, {0}, {"data.format=uint16"}, {"parallel.layout=static"}};
+  struct mt_override more[32] = {{"data.train=/dev/null"}, {0}, {0}, {0}, {"data.format=uint16"}, {"parallel.layout=static"}, {"parallel.sharding=full"}};
   char batch[64], micro[64];
   snprintf(batch, sizeof batch, "train.global_batch=%lld", (long long)c->B);
   snprintf(micro, sizeof micro, "train.micro_batch=%lld", (long long)c->B);
@@ -41,8 +41,8 @@ static void read_config(struct model_case *c, int curve, int n, const char *cons
   more[2].text = micro;
   more[3].text = curve ? "train.steps=50" : "train.steps=1";
   for (int i = 0; i < n; i++)
-    more[6 + i].text = overrides[i];
-  enum mt_status status = mt_config_read(path, more, 6 + n, MT_CMD_TRAIN, &c->config);
+    more[7 + i].text = overrides[i];
+  enum mt_status status = mt_config_read(path, more, 7 + n, MT_CMD_TRAIN, &c->config);
   unlink(path);
   ck_assert_int_eq(status, MT_OK);
 }

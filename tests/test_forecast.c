@@ -24,7 +24,7 @@ static const char *const base[] = {
     "model.hidden_size=64", "model.num_hidden_layers=4", "model.num_attention_heads=4", "model.intermediate_size=96",
     "model.num_local_experts=6", "model.num_experts_per_tok=2", "model.vocab_size=500", "model.max_position_embeddings=64",
     "data.seq_length=48", "data.train=none", "data.format=uint16", "train.steps=2", "train.global_batch=12",
-    "train.micro_batch=3", "moe.router=balanced", "checkpoint.resume=never"};
+    "train.micro_batch=3", "parallel.sharding=full", "parallel.layout=static", "moe.router=balanced", "checkpoint.resume=never"};
 enum { NBASE = sizeof base / sizeof *base };
 
 static const struct {

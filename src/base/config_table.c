@@ -135,10 +135,11 @@ const struct mt_option mt_options[] = {
           .help = "keep less of the forward pass and compute it again in the backward pass")
   CHOICE(train, nonfinite, "skip|abort", COURSE, .fallback = "skip", .help = "what to do with a step that has NaN or Inf")
 
-  CHOICE(parallel, sharding, "full|node|owner", .need = MT_NEED_EXPERTS, .fallback = "full", .help = "ranks over which an expert's master weights are cut")
+  CHOICE(parallel, sharding, "full|node|owner|auto", .need = MT_NEED_EXPERTS, .fallback = "auto",
+         .help = "ranks over which an expert's master weights are cut: all, a node's, one; or by predicted time and memory")
   CHOICE(parallel, measure, "auto|on|off", .fallback = "auto",
-         .help = "measure speeds and links at start, unless a checkpoint of the same places has them (auto: if exchange = "
-                 "auto has nodes to choose between, or shares = auto has ranks that are unlike)")
+         .help = "measure speeds and links at start, unless a checkpoint of the same places has them (auto: if exchange or "
+                 "sharding = auto have nodes to choose between, or shares = auto or a layout that follows has ranks that are unlike)")
   {.section = "parallel", .key = "shard_sizes", .type = MT_OPTION_COUNTS, .offset = AT(parallel.shard_sizes), .high = 1 << 30,
    .choices = "auto|even", .fallback = "auto",
    .help = "a rank's part of master weights and moments: by memory and links, evenly, or by a list of one number a rank"},

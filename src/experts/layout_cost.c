@@ -98,6 +98,7 @@ static void add_weights(struct mt_layout_cost *cost, struct traffic *t, const st
         here = e % nnode == q ? WHOLE : 0;
         own = here / n;
         break;
+      case MT_SHARDING_AUTO: /* was chosen before anything is planned */
       case MT_SHARDING_OWNER:
         /* the rank of its first slot in the static layout, see shard.h */
         owner = layout->slot_rank[((int64_t)e * layout->slot_first[P] + E - 1) / E];

@@ -149,6 +149,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
     status = mt_layout_slots(config->parallel.slots, E, comm->size, slots);
   MT_TRY(mt_agree(comm, status));
   mt_bcast(comm, slots, sizeof slots, 0);
+  MT_CHECK(config->parallel.sharding != MT_SHARDING_AUTO, "parallel.sharding is not chosen yet");
   MT_CHECK(N * K < INT32_MAX, "a micro-step of %lld rows on one rank", (long long)(N * K));
 
   struct mt_moe *moe = MT_ZNEW(MT_TAG_PLAN, struct mt_moe, 1);

@@ -10,6 +10,7 @@
 #include "experts/moe.h"
 #include "model/model.h"
 #include "train/bench_exchange.h"
+#include "train/sharding.h"
 #include "train/turns.h"
 
 enum { UNSHARD, RESHARD, NRUN };
@@ -97,8 +98,13 @@ enum mt_status mt_bench_unshard(struct mt_comm *comm, const struct mt_config *co
   if (status == MT_OK)
     status = mt_agree(comm, mt_device_open("cpu", comm->cluster->place[comm->rank].threads, &device));
   params.nmoe = 1; /* one layer will do, and next to no rows */
+  struct mt_config chosen = *config;
+  if (status == MT_OK && comm->rank == 0)
+    status = mt_sharding_choose(config, comm->cluster, &chosen.parallel.sharding);
+  mt_bcast(comm, &chosen.parallel.sharding, sizeof chosen.parallel.sharding, 0);
+  status = mt_agree(comm, status);
   if (status == MT_OK)
-    status = mt_moe_new(comm, device, config, &params, 1, 1, 1, &moe);
+    status = mt_moe_new(comm, device, &chosen, &params, 1, 1, 1, &moe);
   if (status == MT_OK) {
     mt_moe_begin_micro(moe, 0, 0, 0);
     measure(comm, config, mt_bench_uplink(comm, config), moe);

@@ -208,10 +208,72 @@ static enum mt_status forecast_rank(const struct mt_config *config, const struct
   return MT_OK;
 }
 
+/* What all ranks of a cluster need. */
+struct forecast {
+  int64_t most[MT_NTAG], least[MT_NTAG]; /* of the ranks that need most and least */
+  int rank_most, rank_least;
+};
+
+/* Fills it, and need[nnode] with the sums of the nodes. */
+static enum mt_status forecast_all(const struct mt_config *config, const struct mt_cluster *cluster, struct forecast *all,
+                                   int64_t *need)
+{
+  *all = (struct forecast){.rank_most = 0};
+  memset(need, 0, sizeof *need * (size_t)cluster->nnode);
+  struct like like[LIKE];
+  int64_t known[LIKE][MT_NTAG];
+  int nlike = 0, slots[cluster->nplace];
+  memset(slots, 0, sizeof slots);
+  if (config->model.num_local_experts > 0)
+    MT_TRY(mt_layout_slots(config->parallel.slots, (int)config->model.num_local_experts, cluster->nplace, slots));
+  struct mt_arch arch;
+  struct mt_params params = {0};
+  mt_family_build(config, &arch, &params);
+  int64_t *sizes = MT_ZNEW(MT_TAG_PLAN, int64_t, cluster->nplace);
+  mt_sizes(config, &params, cluster, sizes);
+  mt_params_free(&params);
+  mt_free(arch.block);
+  struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
+  enum mt_status status = MT_OK;
+  for (int r = 0; r < cluster->nplace && status == MT_OK; r++) {
+    int64_t bytes[MT_NTAG];
+    status = forecast_rank(config, cluster, r, slots, &batch, sizes, like, known, &nlike, bytes);
+    need[cluster->node_of[r]] += total(bytes);
+    if (!r || total(bytes) > total(all->most)) {
+      memcpy(all->most, bytes, sizeof all->most);
+      all->rank_most = r;
+    }
+    if (!r || total(bytes) < total(all->least)) {
+      memcpy(all->least, bytes, sizeof all->least);
+      all->rank_least = r;
+    }
+  }
+  mt_part_free(&batch.share);
+  mt_free(sizes);
+  return status;
+}
+
+/* 0 = the cluster does not say */
+static int64_t memory_of(const struct mt_cluster *cluster, int node)
+{
+  return cluster->place[cluster->node_first[node]].mem_bytes;
+}
+
+int mt_forecast_fits(const struct mt_config *config, const struct mt_cluster *cluster)
+{
+  struct forecast all;
+  int64_t need[cluster->nnode];
+  int fits = forecast_all(config, cluster, &all, need) == MT_OK;
+  for (int q = 0; q < cluster->nnode && fits; q++)
+    fits = memory_of(cluster, q) <= 0 || need[q] <= memory_of(cluster, q);
+  return fits;
+}
+
 enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt_cluster *cluster)
 {
-  int64_t most[MT_NTAG] = {0}, least[MT_NTAG] = {0}, need[cluster->nnode];
-  int rank_most = 0, rank_least = 0, unfit = 0;
+  int64_t need[cluster->nnode];
+  int unfit = 0;
+  struct forecast all;
   MT_TRY(mt_batch_check(config, cluster));
   MT_TRY(mt_sizes_check(config, cluster));
   struct mt_arch arch;
@@ -221,56 +283,25 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
           arch.gated ? "SwiGLU transformer" : "GELU transformer", cluster->nplace, cluster->nnode,
           (double)mt_params_total(&params), (double)params.expert_length * params.nmoe * params.nexpert, (long long)arch.E,
           params.nmoe);
-  memset(need, 0, sizeof need);
-  struct like like[LIKE];
-  int64_t known[LIKE][MT_NTAG];
-  int nlike = 0, slots[cluster->nplace];
-  memset(slots, 0, sizeof slots);
-  enum mt_status status = MT_OK;
-  if (config->model.num_local_experts > 0)
-    status = mt_layout_slots(config->parallel.slots, (int)config->model.num_local_experts, cluster->nplace, slots);
-  if (status != MT_OK) {
-    mt_params_free(&params);
-    mt_free(arch.block);
-    return status;
-  }
-  int64_t *sizes = MT_ZNEW(MT_TAG_PLAN, int64_t, cluster->nplace);
-  mt_sizes(config, &params, cluster, sizes);
   mt_params_free(&params);
   mt_free(arch.block);
-  struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
-  for (int r = 0; r < cluster->nplace && status == MT_OK; r++) {
-    int64_t bytes[MT_NTAG];
-    status = forecast_rank(config, cluster, r, slots, &batch, sizes, like, known, &nlike, bytes);
-    need[cluster->node_of[r]] += total(bytes);
-    if (!r || total(bytes) > total(most)) {
-      memcpy(most, bytes, sizeof most);
-      rank_most = r;
-    }
-    if (!r || total(bytes) < total(least)) {
-      memcpy(least, bytes, sizeof least);
-      rank_least = r;
-    }
-  }
-  mt_part_free(&batch.share);
-  mt_free(sizes);
-  if (status != MT_OK)
-    return status;
-  mt_info("memory in GB if routing is balanced  %14s %d %12s %d", "most: rank", rank_most, "least: rank", rank_least);
+  MT_TRY(forecast_all(config, cluster, &all, need));
+  mt_info("memory in GB if routing is balanced  %14s %d %12s %d", "most: rank", all.rank_most, "least: rank", all.rank_least);
   for (int tag = 0; tag < MT_NTAG; tag++)
-    if (most[tag] || least[tag])
-      mt_info("  %-32s %18.3f %20.3f", mt_memory_tag_name((enum mt_tag)tag), (double)most[tag] / 1e9, (double)least[tag] / 1e9);
-  mt_info("  %-32s %18.3f %20.3f", "in all", (double)total(most) / 1e9, (double)total(least) / 1e9);
+    if (all.most[tag] || all.least[tag])
+      mt_info("  %-32s %18.3f %20.3f", mt_memory_tag_name((enum mt_tag)tag), (double)all.most[tag] / 1e9,
+              (double)all.least[tag] / 1e9);
+  mt_info("  %-32s %18.3f %20.3f", "in all", (double)total(all.most) / 1e9, (double)total(all.least) / 1e9);
   for (int q = 0; q < cluster->nnode; q++) {
-    const struct mt_place *place = &cluster->place[cluster->node_first[q]];
     int n = cluster->node_first[q + 1] - cluster->node_first[q];
-    if (place->mem_bytes <= 0)
+    int64_t memory = memory_of(cluster, q);
+    if (memory <= 0)
       continue;
-    int fits = need[q] <= place->mem_bytes;
+    int fits = need[q] <= memory;
     unfit += !fits;
     if (q < 8 || !fits)
-      mt_info("node %d (%s): %d ranks need %.1f GB of %.1f GB: %s", q, place->host, n, (double)need[q] / 1e9,
-              (double)place->mem_bytes / 1e9, fits ? "fits" : "does not fit");
+      mt_info("node %d (%s): %d ranks need %.1f GB of %.1f GB: %s", q, cluster->place[cluster->node_first[q]].host, n,
+              (double)need[q] / 1e9, (double)memory / 1e9, fits ? "fits" : "does not fit");
   }
   if (!unfit)
     return MT_OK;

@@ -10,6 +10,8 @@
  * not fit the cluster. */
 enum mt_status mt_forecast(const struct mt_config *config, const struct mt_cluster *cluster, int rank,
                            int64_t bytes[MT_NTAG]);
+/* 1 if each node's ranks fit into its memory, as far as the cluster says how much it has. Local and pure. */
+int mt_forecast_fits(const struct mt_config *config, const struct mt_cluster *cluster);
 /* Prints the table: the rank that needs most and the one that needs least, by tag, and for each node whether its ranks fit
  * into its memory (where the cluster says how much it has). MT_FAILED if some node's do not fit. Local, no MPI. */
 enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt_cluster *cluster);

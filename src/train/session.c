@@ -6,6 +6,7 @@
 #include "comm/way.h"
 #include "experts/sizes.h"
 #include "train/batch.h"
+#include "train/sharding.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -66,13 +67,15 @@ static enum mt_status load_weights(struct mt_session *session, int training)
   return MT_OK;
 }
 
-/* Is the exchange chosen by cost, or are there shares to be weighed? Places that look alike are taken to be equally fast
- * without looking: a start should be quick, and chance no reason to deal unevenly. */
+/* Are exchange or sharding chosen by cost, or are there shares or layouts to be weighed? Places that look alike are taken to be
+ * equally fast without looking: a start should be quick, and chance no reason to deal unevenly. */
 static int decides(const struct mt_comm *comm, const struct mt_config *config)
 {
-  if (comm->nnode > 1 && config->model.num_local_experts > 0 && config->parallel.exchange == MT_EXCHANGE_AUTO)
+  const int moe = config->model.num_local_experts > 0, follows = moe && config->parallel.layout != MT_LAYOUT_STATIC;
+  if (moe && comm->nnode > 1 &&
+      (config->parallel.exchange == MT_EXCHANGE_AUTO || config->parallel.sharding == MT_SHARDING_AUTO))
     return 1;
-  for (int p = 1; p < comm->size && !strcmp(config->parallel.shares, "auto"); p++)
+  for (int p = 1; p < comm->size && (follows || !strcmp(config->parallel.shares, "auto")); p++)
     if (!mt_place_alike(&comm->cluster->place[0], &comm->cluster->place[p]))
       return 1;
   return 0;
@@ -146,10 +149,26 @@ static void say_kernels(const struct mt_session *session)
   mt_free(line.text);
 }
 
+/* What parallel.sharding = auto comes to; a run that goes on bit for bit keeps what it had. */
+static enum mt_status choose_sharding(struct mt_session *session, int training)
+{
+  struct mt_comm *comm = session->comm;
+  enum mt_sharding *sharding = &session->chosen.parallel.sharding;
+  if (*sharding != MT_SHARDING_AUTO)
+    return MT_OK;
+  if (!training || (session->from.path && session->from.same)) {
+    *sharding = training ? session->from.sharding : MT_SHARDING_FULL;
+    return MT_OK;
+  }
+  enum mt_status status = comm->rank == 0 ? mt_sharding_choose(&session->chosen, comm->cluster, sharding) : MT_OK;
+  mt_bcast(comm, sharding, sizeof *sharding, 0);
+  return mt_agree(comm, status);
+}
+
 enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T,
                                int training, struct mt_session *session)
 {
-  *session = (struct mt_session){.comm = comm, .config = config};
+  *session = (struct mt_session){.comm = comm, .config = config, .chosen = *config};
   const char *name = strcmp(config->parallel.device, "auto") ? config->parallel.device : "cpu";
   enum mt_status status =
       mt_agree(comm, mt_device_open(name, comm->cluster->place[comm->rank].threads, &session->device));
@@ -163,6 +182,9 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
     measure(session);
     max_B = mt_batch_max_B(config, comm->cluster, comm->rank);
   }
+  if (status == MT_OK)
+    status = choose_sharding(session, training);
+  session->config = config = &session->chosen;
   if (status == MT_OK)
     status = mt_model_new(comm, session->device, config, max_B, T, training, &session->model);
   if (status == MT_OK)

@@ -8,7 +8,8 @@ enum mt_layouts_from { MT_LAYOUTS_NONE, MT_LAYOUTS_GO_ON, MT_LAYOUTS_ANEW };
 
 struct mt_session {
   struct mt_comm *comm;           /* borrowed */
-  const struct mt_config *config; /* borrowed */
+  const struct mt_config *config; /* what the model runs with: `chosen` */
+  struct mt_config chosen;        /* the caller's, its strings borrowed, with what auto came to */
   struct mt_device *device;       /* owned */
   struct mt_model *model;         /* owned */
   struct mt_resume from;          /* where the weights came from (path NULL = initial values); path owned */

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "comm/measure.h"
+#include "train/sharding.h"
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -112,6 +113,7 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
   mt_json_set(json, "sequence", mt_json_integer(progress->sequence));
   mt_json_set(json, "updates", mt_json_integer(progress->updates));
   mt_json_set(json, "ranks", mt_json_integer(comm->size));
+  mt_json_set(json, "sharding", mt_json_string(mt_sharding_name(model->config->parallel.sharding)));
   struct mt_text text[4] = {{"/config/ini", mt_config_print(config)},
                             {"/state/progress", print_free(json)},
                             {"/state/cluster", print_free(mt_cluster_to_json(comm->cluster))},
@@ -128,9 +130,15 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
   return status;
 }
 
+/* What rank 0 makes of a file's state, for all. */
+struct told {
+  struct mt_progress progress;
+  int64_t same, sharding, status;
+};
+
 /* What the file says besides weights; decided by rank 0 alone, since all have the same texts. */
 static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *config, int training, const char *path,
-                                  const struct mt_checkpoint *file, struct mt_progress *progress, int *same)
+                                  const struct mt_checkpoint *file, struct told *told)
 {
   const char *ini = mt_checkpoint_text(file, "/config/ini"), *text = mt_checkpoint_text(file, "/state/progress");
   if (!ini || !text) {
@@ -164,7 +172,7 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
              !strcmp(stored.parallel.shard_sizes, config->parallel.shard_sizes) &&
              ((strcmp(config->parallel.shares, "auto") && strcmp(config->parallel.shard_sizes, "auto")) ||
               stored.parallel.measure == config->parallel.measure);
-  *same = !difference && cuts && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
+  told->same = !difference && cuts && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
           stored.parallel.layout == config->parallel.layout && stored.parallel.wire == config->parallel.wire &&
           stored.parallel.dispatch == config->parallel.dispatch && stored.parallel.relayout_interval == config->parallel.relayout_interval &&
           stored.parallel.relayout_window == config->parallel.relayout_window &&
@@ -178,10 +186,11 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   mt_free(name);
   if (status != MT_OK)
     return status;
-  *progress = (struct mt_progress){file->step, file->tokens, mt_json_as_integer(mt_json_get(json, "sequence"), -1),
-                                   mt_json_as_integer(mt_json_get(json, "updates"), -1)};
+  told->progress = (struct mt_progress){file->step, file->tokens, mt_json_as_integer(mt_json_get(json, "sequence"), -1),
+                                        mt_json_as_integer(mt_json_get(json, "updates"), -1)};
+  told->sharding = mt_sharding_named(mt_json_as_string(mt_json_get(json, "sharding"), ""));
   mt_json_free(json);
-  if (progress->sequence < 0 || progress->updates < 0) {
+  if (told->progress.sequence < 0 || told->progress.updates < 0) {
     mt_error("%s: /state/progress lacks \"sequence\" or \"updates\"", path);
     return MT_CORRUPT;
   }
@@ -197,7 +206,7 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
     }
     mt_json_free(json);
   }
-  *same = *same && match;
+  told->same = told->same && match;
   return MT_OK;
 }
 
@@ -244,15 +253,9 @@ enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *confi
   } while (status == MT_CORRUPT && is_auto(config));
   if (status != MT_OK)
     return status;
-  struct {
-    struct mt_progress progress;
-    int64_t same, status;
-  } told = {{0}, 0, MT_OK};
-  if (comm->rank == 0) {
-    int match = 0;
-    told.status = check_state(comm, config, training, resume->path, &file, &told.progress, &match);
-    told.same = match;
-  }
+  struct told told = {0};
+  if (comm->rank == 0)
+    told.status = check_state(comm, config, training, resume->path, &file, &told);
   mt_bcast(comm, &told, sizeof told, 0);
   mt_measured_share(comm);
   mt_free(resume->layout);
@@ -260,6 +263,7 @@ enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *confi
   mt_checkpoint_free_texts(&file);
   resume->progress = told.progress;
   resume->same = (int)told.same;
+  resume->sharding = (enum mt_sharding)told.sharding;
   return (enum mt_status)told.status;
 }
 

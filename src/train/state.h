@@ -23,6 +23,7 @@ struct mt_resume {
   char *path;      /* NULL = start from initial weights; owned by the caller of mt_state_find */
   int64_t before;  /* auto: only checkpoints of steps below this are looked at; begin with INT64_MAX */
   struct mt_progress progress;
+  enum mt_sharding sharding; /* what auto came to */
   char *layout;    /* /state/layout of the file; owned like path */
   int same;        /* 1: ranks, places, slots and settings match, so that training goes on bit for bit */
 };
