@@ -31,17 +31,20 @@ static const struct {
   const char *nodes[5]; /* by ranks */
   const char *more[4];
   const char *cut[5]; /* by ranks */
+  int fast;           /* 1: a network as fast as memory, where several bridges share the work */
 } cases[] = {
-    {{NULL}, {"model.family=mixtral"}, {NULL}},
-    {{0, 0, 0, "1,2", "1,3"}, {"model.family=mixtral", "parallel.slots=7"}, {NULL}},
-    {{0, 0, 0, "1,2", "1,3"}, {"model.family=mixtral", "parallel.wire=bf16", "parallel.sharding=node"}, {NULL}},
-    {{NULL}, {"model.family=mixtral", "train.recompute=true", "parallel.sharding=owner"}, {NULL}},
-    {{0, 0, 0, "2,1", "2,2"}, {"model.family=gpt2", "model.decoder_sparse_step=2"}, {NULL}},
-    {{NULL}, {"model.family=gpt2", "model.decoder_sparse_step=2", "train.recompute=true"}, {NULL}},
-    {{0, 0, 0, "1,2", "1,3"}, {"model.family=qwen", "model.sliding_window=9", "moe.capacity_factor=1.25"}, {NULL}},
-    {{NULL}, {"model.family=mixtral", "moe.capacity_factor=0.5", "model.num_experts_per_tok=4"}, {NULL}},
-    {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral"}, {0, 0, 0, "parallel.shares=3,1,0", "parallel.shares=1,0,2,5"}},
-    {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral"}, {0, 0, 0, "parallel.shard_sizes=3,1,0", "parallel.shard_sizes=1,0,2,5"}},
+    {{NULL}, {"model.family=mixtral"}, {NULL}, 0},
+    {{0, 0, 0, "1,2", "1,3"}, {"model.family=mixtral", "parallel.slots=7"}, {NULL}, 0},
+    {{0, 0, 0, "1,2", "1,3"}, {"model.family=mixtral", "parallel.wire=bf16", "parallel.sharding=node"}, {NULL}, 0},
+    {{NULL}, {"model.family=mixtral", "train.recompute=true", "parallel.sharding=owner"}, {NULL}, 0},
+    {{0, 0, 0, "2,1", "2,2"}, {"model.family=gpt2", "model.decoder_sparse_step=2"}, {NULL}, 0},
+    {{NULL}, {"model.family=gpt2", "model.decoder_sparse_step=2", "train.recompute=true"}, {NULL}, 0},
+    {{0, 0, 0, "1,2", "1,3"}, {"model.family=qwen", "model.sliding_window=9", "moe.capacity_factor=1.25"}, {NULL}, 0},
+    {{NULL}, {"model.family=mixtral", "moe.capacity_factor=0.5", "model.num_experts_per_tok=4"}, {NULL}, 0},
+    {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral", "parallel.exchange=hierarchical"}, {NULL}, 1},
+    {{0, 0, 0, "2,1", "2,2"}, {"model.family=mixtral", "parallel.exchange=hierarchical", "model.hidden_size=512"}, {NULL}, 1},
+    {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral"}, {0, 0, 0, "parallel.shares=3,1,0", "parallel.shares=1,0,2,5"}, 0},
+    {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral"}, {0, 0, 0, "parallel.shard_sizes=3,1,0", "parallel.shard_sizes=1,0,2,5"}, 0},
 };
 
 START_TEST(test_forecast)
@@ -66,6 +69,12 @@ START_TEST(test_forecast)
   struct mt_config config;
   ck_assert_int_eq(mt_config_read(NULL, overrides, n, MT_CMD_TRAIN, &config), MT_OK);
 
+  if (cases[_i].fast) {
+    static const struct mt_link link[MT_NLEVEL] = {{0, 100, 0}, {1000, 250, 200}, {1500, 40, 300}};
+    for (int p = 0; p < comm->size; p++)
+      comm->cluster->place[p].speed = 1000;
+    memcpy(comm->cluster->link, link, sizeof link);
+  }
   int64_t before[MT_NTAG], bytes[MT_NTAG], whole = 0, truth = 0;
   for (int tag = 0; tag < MT_NTAG; tag++)
     before[tag] = mt_memory_tag((enum mt_tag)tag);

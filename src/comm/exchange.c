@@ -135,7 +135,7 @@ struct mt_exchange *mt_exchange_new(struct mt_comm *comm, int kind)
   x->send_at = MT_NEW(MT_TAG_COMM, int64_t, comm->size + 1);
   x->recv_at = MT_NEW(MT_TAG_COMM, int64_t, comm->size + 1);
   /* MPI's tags reach at least to 32767, mostly to INT_MAX: see tag_of. */
-  x->most_pieces = (comm->mpi->tag_limit / 16 - 1) / comm->nnode;
+  x->most_pieces = comm->mpi ? (comm->mpi->tag_limit / 16 - 1) / comm->nnode : MT_MOST_PIECES; /* NULL: made up */
   if (x->most_pieces > MT_MOST_PIECES)
     x->most_pieces = MT_MOST_PIECES;
   MT_CHECK(x->most_pieces > 0, "%d nodes are too many for this MPI's tags", comm->nnode);
@@ -550,6 +550,17 @@ void mt_exchange_reserve(struct mt_exchange *x, const struct mt_pattern *pattern
     mt_grow(MT_TAG_COMM, &x->stage, &x->stage_capacity, x->stage_bytes, 1);
   }
   x->pattern = NULL;
+}
+
+int64_t mt_exchange_staging(struct mt_exchange *x, const struct mt_pattern *pattern, int64_t width, int64_t held)
+{
+  for (enum mt_direction direction = MT_FORWARD; direction <= MT_BACK; direction++) {
+    prepare(x, pattern, direction, width, 1);
+    if (x->stage_bytes > held)
+      held = x->stage_bytes > held + held / 2 ? x->stage_bytes : held + held / 2;
+  }
+  x->pattern = NULL;
+  return held;
 }
 
 void mt_exchange_begin(struct mt_exchange *x, const struct mt_pattern *pattern, enum mt_direction direction,

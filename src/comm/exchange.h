@@ -50,6 +50,9 @@ const char *mt_exchange_name(
 /* Makes room in staging and requests for this pattern at `width` bytes a row, both directions. Local; grows
  * by half when too small. Call after the counts are known and before begin, which does not allocate. */
 void mt_exchange_reserve(struct mt_exchange *exchange, const struct mt_pattern *pattern, int64_t width);
+/* Bytes of staging that reserve leaves this rank with, if it held so many before (0 = none). For forecasts: comm may be made
+ * up. Local, and pure but for memory. */
+int64_t mt_exchange_staging(struct mt_exchange *exchange, const struct mt_pattern *pattern, int64_t width, int64_t held);
 /* Starts the exchange; send and recv (wire memory, not overlapping) must stay untouched until end. Collective
  * in effect: every rank calls with the same direction and width and its part of the same pattern; zero rows
  * anywhere are fine. */

@@ -7,45 +7,64 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
+#include "experts/shares.h"
 #include "experts/sizes.h"
 #include "model/model.h"
 #include "train/batch.h"
 
-/* Rows that this rank receives of a layer in a micro-step, if every expert is picked equally often and dealt evenly over its
- * replicas; picks[nnode] of the tokens on each node. */
-static double rows_here(const struct mt_layout *layout, const struct mt_comm *comm, const double *picks)
+static int64_t grown(int64_t held, int64_t need)
 {
-  double rows = 0;
-  const int E = layout->nexpert;
-  for (int s = layout->slot_first[comm->rank]; s < layout->slot_first[comm->rank + 1]; s++) {
-    int e = layout->slot_expert[s];
-    const int *first = layout->expert_first + e * layout->nnode;
-    int here = first[comm->node + 1] - first[comm->node], all = first[layout->nnode] - first[0];
-    for (int q = 0; q < comm->nnode; q++) {
-      double from = picks[q] / E;
-      int local = first[q + 1] - first[q];
-      rows += q == comm->node ? from / here : local ? 0 : from / all;
-    }
-  }
-  return rows;
+  return need <= held ? held : need > held + held / 2 ? need : held + held / 2;
 }
 
-/* Rows that this rank's buffers hold after a step: they grow by half, or to what a micro-step needs (rows_reserve). */
-static double rows_kept(const struct mt_layout *layout, const struct mt_comm *comm, const struct mt_batch *batch,
-                        double picks_per_sequence)
+/* What a layer's rows take on this rank after a step, if every expert is picked equally often: rows that there is room for,
+ * and bytes of the exchange's staging. Shares and the exchange's plan are functions of the counts, so they are made for each
+ * micro-step; buffers grow by half, or to what is needed. `part` of the picks count. */
+static void rows_kept(const struct mt_config *config, const struct mt_layout *layout, struct mt_comm *comm,
+                      const struct mt_batch *batch, double part, int64_t *rows, int64_t *staging)
 {
-  double kept = 0, picks[comm->nnode];
+  const int P = comm->size, E = layout->nexpert, me = comm->rank, first = comm->node_first[comm->node];
+  const int wire = config->parallel.wire == MT_WIRE_BF16 ? 2 : 4;
+  const struct mt_cluster *cluster = comm->cluster;
+  const struct mt_work work = mt_work_of(config->model.hidden_size, config->model.intermediate_size,
+                                         config->model.family != MT_FAMILY_GPT2, wire, config->train.recompute,
+                                         config->parallel.sharding);
+  const double picks = part * (double)(config->data.seq_length * config->model.num_experts_per_tok);
+  int64_t *counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)P * E);
+  struct mt_shares *shares = mt_shares_new(cluster, E, layout->slot_first[P]);
+  struct mt_exchange *exchange = mt_exchange_new(comm, (int)config->parallel.exchange);
+  const int several = comm->nnode > 1; /* else nothing is staged, and no pattern needed, which may be large */
+  struct mt_pattern pattern = several ? mt_pattern_new(comm) : (struct mt_pattern){0};
+  *rows = *staging = 0;
   for (int64_t m = 0; m < batch->nmicro; m++) {
-    for (int q = 0; q < comm->nnode; q++) {
-      int64_t sequences = 0, from;
-      for (int r = comm->node_first[q]; r < comm->node_first[q + 1]; r++)
-        sequences += mt_part_range(mt_part_count(&batch->share, r), batch->nmicro, m, &from);
-      picks[q] = (double)sequences * picks_per_sequence;
+    for (int s = 0; s < P; s++) {
+      int64_t from, n = (int64_t)(picks * (double)mt_part_range(mt_part_count(&batch->share, s), batch->nmicro, m, &from) + 0.5);
+      for (int e = 0; e < E; e++)
+        counts[(int64_t)s * E + e] = mt_part_range(n, E, e, &from);
     }
-    double need = rows_here(layout, comm, picks);
-    kept = need <= kept ? kept : need > 1.5 * kept ? need : 1.5 * kept;
+    mt_shares_deal(shares, config->parallel.dispatch, cluster, &work, layout, counts);
+    if (several) {
+      memset(pattern.in, 0, sizeof(int64_t) * (size_t)P * (size_t)comm->node_size);
+      memset(pattern.out, 0, sizeof(int64_t) * (size_t)P * (size_t)comm->node_size);
+    }
+    int64_t here = 0;
+    for (int s = 0; s < P; s++)
+      for (int i = shares->first[(int64_t)s * E]; i < shares->first[((int64_t)s + 1) * E]; i++) {
+        int to = layout->slot_rank[shares->slot[i]], out = cluster->node_of[s] == comm->node;
+        here += to == me ? shares->rows[i] : 0;
+        if (several && out)
+          pattern.out[(int64_t)(s - first) * P + to] += shares->rows[i];
+        if (several && cluster->node_of[to] == comm->node)
+          pattern.in[(int64_t)s * comm->node_size + (to - first)] += shares->rows[i];
+      }
+    *rows = grown(*rows, here);
+    if (several)
+      *staging = mt_exchange_staging(exchange, &pattern, config->model.hidden_size * wire, *staging);
   }
-  return kept;
+  mt_pattern_free(&pattern);
+  mt_exchange_free(exchange);
+  mt_shares_free(shares);
+  mt_free(counts);
 }
 
 /* Staging of the tree: its plan is a function of layout and cut alone, so it is made. */
@@ -84,7 +103,9 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
                               (B + 1) * (4 * E + 16 * (E + 1));
   /* rows: fixed ones (K a token) and those that arrive */
   const double factor = config->moe.capacity_factor, R = N * K;
-  double Q = rows_kept(layout, comm, batch, (double)config->data.seq_length * K) * (factor > 0 && factor < 1 ? factor : 1);
+  int64_t received, staging;
+  rows_kept(config, layout, comm, batch, factor > 0 && factor < 1 ? factor : 1, &received, &staging);
+  const double Q = (double)received;
   if (factor > 0) { /* the picks that count */
     bytes[MT_TAG_ACTIVATION] += L * (8 * N + 16 * R) + 12 * R;
     bytes[MT_TAG_PLAN] += 16 * P * E;
@@ -93,14 +114,7 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
   bytes[MT_TAG_ROW] += L * (R * (4 + C * wire)) + R * (4 + 2 * C * wire);
   bytes[MT_TAG_ROW] += L * Q * (8 + 4 * C) + kept * Q * 4 * wide + Q * (C * wire + 4 * C + 4 * F + 4 * wide);
   bytes[MT_TAG_COMM] += tree_staging(layout, comm, &cut);
-  if (comm->nnode > 1 && comm->node_size > 1 && config->parallel.exchange != MT_EXCHANGE_PAIRWISE) {
-    /* a bridge stages what crosses over it, three times: this rank's part of the node's pairs */
-    double outside = R * (P - comm->node_size) / P * comm->node_size;
-    int bridges = 0;
-    for (int q = 0; q < comm->nnode; q++)
-      bridges += q != comm->node && mt_cluster_bridge(comm->cluster, comm->node, q) == comm->rank;
-    bytes[MT_TAG_COMM] += 3 * outside * C * wire * bridges / (comm->nnode - 1);
-  }
+  bytes[MT_TAG_COMM] += (double)staging;
   bytes[MT_TAG_PLAN] += L * (8 * P * E + 16 * P * comm->node_size + 8 * R + 8 * Q) + 8 * N;
   mt_cut_free(&cut);
 }
