@@ -107,6 +107,14 @@ rm -f kept/checkpoints/step-00000012.h5
 run 0 3 train c.ini --set log.dir=kept --set parallel.shard_sizes=3,0,1
 says 1 "goes on up to rounding"
 same log slow/log.jsonl kept/log.jsonl 7 12 1e-5
+say "an older checkpoint that was measured otherwise (here: not): the model has its size by then"
+run 0 3 train c.ini --set log.dir=older --set train.steps=5 --set parallel.measure=off
+cp slow/checkpoints/step-00000012.h5 older/checkpoints
+flip older/checkpoints/step-00000012.h5 "$("$compare" offset older/checkpoints/step-00000012.h5 /params/lm_head.weight)"
+run 0 3 train c.ini --set log.dir=older
+says 1 "step-00000012.h5 is skipped: damaged: "
+says 1 "resuming older/checkpoints/step-00000005.h5 after step 5 (other ranks, places or settings: goes on up to rounding)"
+same log slow/log.jsonl older/log.jsonl 6 12 1e-5
 unset MOTLEY_SLOW
 run 0 2 train c.ini --set log.dir=alike --set train.steps=1
 says 0 "^measured: " # ranks alike: nothing to measure for shares

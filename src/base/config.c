@@ -273,9 +273,12 @@ enum mt_status mt_config_parse(const char *name, const char *text, struct mt_con
 {
   struct mt_reading reading;
   reading_begin(&reading, name, 0, config);
+  reading.lenient = 1;
   enum mt_status status = mt_config_read_text(&reading, text);
   if (!status)
     mt_config_derive(&reading);
+  if (!status && reading.warning.text)
+    mt_warn("%s: this version does not know %s", name, reading.warning.text);
   return reading_end(&reading, status);
 }
 

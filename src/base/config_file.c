@@ -137,6 +137,8 @@ static int take_line(void *user, const char *section, const char *key, const cha
   if (!*section) {
     mt_error("%s: found \"%s\" before any section, expected [model] or another section first", prefix, key);
     lines->status = MT_USAGE;
+  } else if (!option && reading->lenient) {
+    mt_text_add(&reading->warning, "%s%s.%s", reading->warning.text ? ", " : "", section, key);
   } else if (!option) {
     lines->status = mt_reading_unknown(prefix, section, key);
   } else if (reading->source[option - mt_options].origin == MT_FROM_FILE) {

@@ -104,7 +104,8 @@ struct mt_reading {
   struct mt_source *source; /* [mt_noption], owned */
   const char *path;         /* of the file, for messages; NULL = none */
   unsigned command;
-  struct mt_text_buffer warning; /* keys of config.json that change nothing here */
+  int lenient;                   /* keys that the table does not have are passed over */
+  struct mt_text_buffer warning; /* keys of config.json that change nothing here; keys passed over */
 };
 
 /* Appends where the option's value came from: "run.ini:12: ", "environment MOTLEY_X: ", ... */

@@ -330,6 +330,14 @@ void mt_measured_copy(struct mt_cluster *to, const struct mt_cluster *from)
   memcpy(to->link, from->link, sizeof to->link);
 }
 
+int mt_measured_same(const struct mt_cluster *a, const struct mt_cluster *b)
+{
+  for (int p = 0; p < a->nplace; p++)
+    if (a->place[p].speed != b->place[p].speed || a->place[p].mem_bytes != b->place[p].mem_bytes)
+      return 0;
+  return !memcmp(a->link, b->link, sizeof a->link);
+}
+
 void mt_measured_share(struct mt_comm *comm)
 {
   struct mt_cluster *cluster = comm->cluster;

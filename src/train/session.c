@@ -61,6 +61,7 @@ static enum mt_status load_weights(struct mt_session *session, int training)
         mt_state_load(session->comm, session->model, session->config, session->from.path, training);
     if (status != MT_CORRUPT || strcmp(session->config->checkpoint.resume, "auto"))
       return status;
+    session->from.settled = 1; /* the model has the size of this rank's share */
     MT_TRY(mt_state_find(session->comm, session->config, training, &session->from));
   }
   mt_model_init(session->model, (uint64_t)session->config->train.seed);

@@ -136,22 +136,36 @@ struct told {
   int64_t same, sharding, status;
 };
 
-/* What the file says besides weights; decided by rank 0 alone, since all have the same texts. */
+static int is_auto(const struct mt_config *config)
+{
+  return !strcmp(config->checkpoint.resume, "auto");
+}
+
+/* Ends the reading of a file that cannot be used: an error, or why the next older one's turn comes. */
+static enum mt_status refuse(const struct mt_config *config, const char *path, const char *why)
+{
+  if (is_auto(config))
+    mt_warn("checkpoint %s is skipped: %s", path, why);
+  else
+    mt_error("checkpoint %s: %s", path, why);
+  return MT_CORRUPT;
+}
+
+/* What the file says besides weights; decided by rank 0 alone, since all have the same texts. `settled`: as in mt_resume.
+ * MT_CORRUPT if it cannot be understood, MT_USAGE if it is of another model. */
 static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *config, int training, const char *path,
-                                  const struct mt_checkpoint *file, struct told *told)
+                                  const struct mt_checkpoint *file, int settled, struct told *told)
 {
   const char *ini = mt_checkpoint_text(file, "/config/ini"), *text = mt_checkpoint_text(file, "/state/progress");
-  if (!ini || !text) {
-    mt_error("%s: found no %s, expected a checkpoint of motley", path, ini ? "/state/progress" : "/config/ini");
-    return MT_CORRUPT;
-  }
+  if (!ini || !text)
+    return refuse(config, path, ini ? "it has no /state/progress" : "it has no /config/ini");
   struct mt_config stored;
   mt_json *json;
   char *name = mt_format("%s:/config/ini", path);
   enum mt_status status = mt_config_parse(name, ini, &stored);
   mt_free(name);
   if (status != MT_OK)
-    return status;
+    return refuse(config, path, "its /config/ini is not understood");
   char *difference = mt_config_model_difference(&stored, config);
   if (difference) {
     mt_error("%s: the checkpoint holds another model: %s", path, difference);
@@ -185,22 +199,22 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   status = mt_json_parse(name, text, &json);
   mt_free(name);
   if (status != MT_OK)
-    return status;
+    return refuse(config, path, "its /state/progress is not understood");
   told->progress = (struct mt_progress){file->step, file->tokens, mt_json_as_integer(mt_json_get(json, "sequence"), -1),
                                         mt_json_as_integer(mt_json_get(json, "updates"), -1)};
   told->sharding = mt_sharding_named(mt_json_as_string(mt_json_get(json, "sharding"), ""));
   mt_json_free(json);
-  if (told->progress.sequence < 0 || told->progress.updates < 0) {
-    mt_error("%s: /state/progress lacks \"sequence\" or \"updates\"", path);
-    return MT_CORRUPT;
-  }
+  if (told->progress.sequence < 0 || told->progress.updates < 0)
+    return refuse(config, path, "its /state/progress lacks \"sequence\" or \"updates\"");
   int match = 0;
   text = mt_checkpoint_text(file, "/state/cluster");
   struct mt_cluster *cluster;
   if (text && mt_json_parse("/state/cluster", text, &json) == MT_OK) {
     if (mt_cluster_from_json("/state/cluster", json, &cluster) == MT_OK) {
       match = mt_cluster_same(cluster, comm->cluster);
-      if (match)
+      if (match && settled)
+        match = mt_measured_same(comm->cluster, cluster);
+      else if (match)
         mt_measured_copy(comm->cluster, cluster);
       mt_cluster_free(cluster);
     }
@@ -208,11 +222,6 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   }
   told->same = told->same && match;
   return MT_OK;
-}
-
-static int is_auto(const struct mt_config *config)
-{
-  return !strcmp(config->checkpoint.resume, "auto");
 }
 
 /* The file to look at next. */
@@ -239,23 +248,14 @@ static enum mt_status find_path(struct mt_comm *comm, const struct mt_config *co
   return mt_agree(comm, status);
 }
 
-enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, int training, struct mt_resume *resume)
+/* Reads the state of the file that was found: rank 0 judges, all get it. */
+static enum mt_status read_state(struct mt_comm *comm, const struct mt_config *config, int training, struct mt_resume *resume)
 {
-  struct mt_checkpoint file = {0};
-  enum mt_status status;
-  resume->progress = (struct mt_progress){0};
-  resume->same = 1;
-  do {
-    status = find_path(comm, config, resume);
-    if (status != MT_OK || !resume->path)
-      return status;
-    status = mt_checkpoint_read_state(comm, resume->path, is_auto(config) ? MT_SKIP_YES : MT_SKIP_NO, &file);
-  } while (status == MT_CORRUPT && is_auto(config));
-  if (status != MT_OK)
-    return status;
+  struct mt_checkpoint file;
+  MT_TRY(mt_checkpoint_read_state(comm, resume->path, is_auto(config) ? MT_SKIP_YES : MT_SKIP_NO, &file));
   struct told told = {0};
   if (comm->rank == 0)
-    told.status = check_state(comm, config, training, resume->path, &file, &told);
+    told.status = check_state(comm, config, training, resume->path, &file, resume->settled, &told);
   mt_bcast(comm, &told, sizeof told, 0);
   mt_measured_share(comm);
   mt_free(resume->layout);
@@ -265,6 +265,20 @@ enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *confi
   resume->same = (int)told.same;
   resume->sharding = (enum mt_sharding)told.sharding;
   return (enum mt_status)told.status;
+}
+
+enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, int training, struct mt_resume *resume)
+{
+  enum mt_status status;
+  resume->progress = (struct mt_progress){0};
+  resume->same = 1;
+  do {
+    status = find_path(comm, config, resume);
+    if (status != MT_OK || !resume->path)
+      return status;
+    status = read_state(comm, config, training, resume);
+  } while (status == MT_CORRUPT && is_auto(config));
+  return status;
 }
 
 int mt_state_restore_layouts(struct mt_model *model, const struct mt_resume *resume)

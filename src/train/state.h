@@ -22,16 +22,17 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
 struct mt_resume {
   char *path;      /* NULL = start from initial weights; owned by the caller of mt_state_find */
   int64_t before;  /* auto: only checkpoints of steps below this are looked at; begin with INT64_MAX */
+  int settled;     /* 1: sizes were taken from comm->cluster, so what a file says was measured is not put into it any more */
   struct mt_progress progress;
   enum mt_sharding sharding; /* what auto came to */
   char *layout;    /* /state/layout of the file; owned like path */
   int same;        /* 1: ranks, places, slots and settings match, so that training goes on bit for bit */
 };
 /* Finds the checkpoint that checkpoint.resume names and reads its state; its configuration must describe the same model
- * (MT_USAGE if not). With auto, damaged files are passed over for older ones, and `before` becomes the step of the found
+ * (MT_USAGE if not). With auto, files that are damaged or not understood are passed over for older ones, and `before` becomes the step of the found
  * one: if loading shows that it is damaged too, another call finds the next. MT_CORRUPT if none of them can be used;
  * MT_USAGE if a path is not there. If it was written in the same places, what was measured then is put into
- * comm->cluster. Collective, agreed. */
+ * comm->cluster, unless that is settled: then a file with other figures is not `same`. Collective, agreed. */
 enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, int training, struct mt_resume *resume);
 /* Layouts that follow the load go on where the file's were, with the loads of the last steps. 0: the file has none for these
  * ranks, experts and slots, and they begin static. The model must have such layouts. Local, the same on all ranks. */

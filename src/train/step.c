@@ -200,6 +200,8 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->config = config;
   step->source = source;
   step->batch = mt_batch_cut(config, comm->cluster, config->train.global_batch);
+  MT_CHECK(mt_batch_most(&step->batch, comm->rank) <= model->max_B, "a micro-step of %lld sequences, the model holds %lld",
+           (long long)mt_batch_most(&step->batch, comm->rank), (long long)model->max_B);
   step->sample = MT_ZNEW(MT_TAG_IO, int32_t, model->T + 1);
   int nmoe = model->params.nmoe;
   step->result.load = MT_ZNEW(MT_TAG_PLAN, double, nmoe);
