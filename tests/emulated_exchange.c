@@ -130,12 +130,12 @@ static void counted(double *messages, double *bytes)
 }
 
 /* One exchange; the messages and bytes that it alone sent. */
-static double run(struct mt_exchange *exchange, const struct mt_pattern *pattern, enum mt_direction direction,
-                  int64_t width, const void *send, void *recv, double *messages, double *bytes)
+static double run(struct mt_exchange *exchange, const struct mt_exchange_plan *plan, enum mt_direction direction,
+                  const void *send, void *recv, double *messages, double *bytes)
 {
   int64_t message = comm->sent_messages[MT_LEVEL_NET], byte = comm->sent_bytes[MT_LEVEL_NET];
   double start = mt_time();
-  mt_exchange_begin(exchange, pattern, direction, width, send, recv);
+  mt_exchange_begin(exchange, plan, direction, send, recv);
   mt_exchange_end(exchange);
   double x[2] = {(double)(comm->sent_messages[MT_LEVEL_NET] - message),
                  (double)(comm->sent_bytes[MT_LEVEL_NET] - byte)};
@@ -150,6 +150,7 @@ static double run(struct mt_exchange *exchange, const struct mt_pattern *pattern
 static void test_patterns(int kind)
 {
   struct mt_exchange *exchange = mt_exchange_new(comm, kind);
+  struct mt_exchange_plan *plan = mt_exchange_plan_new();
   mt_exchange_pieces(exchange, 1, 0);
   const char *name = mt_exchange_name(exchange);
   double messages = 0, most = 0;
@@ -162,12 +163,12 @@ static void test_patterns(int kind)
                   *recv = mt_alloc(MT_TAG_ROW, received * width + 64);
     each_row(rows, seed, width, send, 1, 0, name);
     memset(recv, 0x5a, (size_t)(received * width + 64));
-    mt_exchange_reserve(exchange, &pattern, width);
+    mt_exchange_plan(exchange, plan, &pattern, width);
     for (int direction = MT_FORWARD; direction <= MT_BACK; direction++) {
       double m, b;
       if (direction == MT_BACK)
         memset(send, 0x5a, (size_t)(sent * width + 64));
-      run(exchange, &pattern, (enum mt_direction)direction, width, direction == MT_FORWARD ? send : recv,
+      run(exchange, plan, (enum mt_direction)direction, direction == MT_FORWARD ? send : recv,
           direction == MT_FORWARD ? recv : send, &m, &b);
       each_row(rows, seed, width, direction == MT_FORWARD ? recv : send, direction == MT_BACK, 1, name);
       EXPECT(b == (double)crossing.bytes,
@@ -186,6 +187,7 @@ static void test_patterns(int kind)
   mt_info(
       "%-13s 12 patterns, both ways: every row right; %.0f messages between hosts, at most %.0f an exchange",
       name, messages, most);
+  mt_exchange_plan_free(plan);
   mt_exchange_free(exchange);
 }
 
@@ -228,6 +230,7 @@ static void test_bandwidth(int kind, double mbit)
 {
   const int64_t width = 4096;
   struct mt_exchange *exchange = mt_exchange_new(comm, kind);
+  struct mt_exchange_plan *plan = mt_exchange_plan_new();
   struct crossing crossing;
   struct mt_pattern pattern = make(many, 0, width, &crossing);
   int64_t sent = mt_pattern_sent(comm, &pattern), received = mt_pattern_received(comm, &pattern);
@@ -235,7 +238,7 @@ static void test_bandwidth(int kind, double mbit)
                 *recv = mt_alloc(MT_TAG_ROW, received * width + 64);
   each_row(many, 0, width, send, 1, 0, mt_exchange_name(exchange));
   memset(recv, 0x5a, (size_t)(received * width + 64));
-  mt_exchange_reserve(exchange, &pattern, width);
+  mt_exchange_plan(exchange, plan, &pattern, width);
   double before = 0, messages_before, bytes_before, messages, bytes, best = 1e9;
   for (int turn = 0; turn < 4; turn++) { /* the first opens connections and is not counted */
     double m, b;
@@ -244,7 +247,7 @@ static void test_bandwidth(int kind, double mbit)
       before = all_interface_bytes();
       counted(&messages_before, &bytes_before);
     }
-    double took = run(exchange, &pattern, MT_FORWARD, width, send, recv, &m, &b);
+    double took = run(exchange, plan, MT_FORWARD, send, recv, &m, &b);
     if (turn > 0 && took < best)
       best = took;
   }
@@ -272,6 +275,7 @@ static void test_bandwidth(int kind, double mbit)
   mt_free(send);
   mt_free(recv);
   mt_pattern_free(&pattern);
+  mt_exchange_plan_free(plan);
   mt_exchange_free(exchange);
 }
 

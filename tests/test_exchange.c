@@ -127,14 +127,15 @@ static void try_exchange(struct mt_comm *comm, MPI_Comm ordered, struct mt_excha
       x[send_at[r] + i] = byte_of(comm->rank, r, i);
   MPI_Alltoallv(x, send_n, send_at, MPI_BYTE, oracle, recv_n, recv_at, MPI_BYTE, ordered);
 
-  mt_exchange_reserve(exchange, &pattern, width);
+  struct mt_exchange_plan *plan = mt_exchange_plan_new();
+  mt_exchange_plan(exchange, plan, &pattern, width);
   int64_t messages, bytes;
   expect_traffic(comm, count, width, npiece, &messages, &bytes);
   for (enum mt_direction direction = MT_FORWARD; direction <= MT_BACK; direction++) {
     int64_t allocations = mt_memory_allocations();
     double traffic[2] = {(double)-comm->sent_messages[MT_LEVEL_NET], (double)-comm->sent_bytes[MT_LEVEL_NET]};
     int forward = direction == MT_FORWARD;
-    mt_exchange_begin(exchange, &pattern, direction, width, forward ? x : there, forward ? there : again);
+    mt_exchange_begin(exchange, plan, direction, forward ? x : there, forward ? there : again);
     mt_exchange_end(exchange);
     faults->allocated += mt_memory_allocations() != allocations;
     traffic[0] += (double)comm->sent_messages[MT_LEVEL_NET];
@@ -153,6 +154,7 @@ static void try_exchange(struct mt_comm *comm, MPI_Comm ordered, struct mt_excha
   free_guarded(there);
   free_guarded(again);
   free_guarded(oracle);
+  mt_exchange_plan_free(plan);
   mt_pattern_free(&pattern);
 }
 

@@ -28,6 +28,12 @@ START_TEST(test_growth)
   ck_assert_int_eq(mt_grow(MT_TAG_ROW, &buffer, &capacity, 11, 4), 1);
   ck_assert_int_eq(capacity, 15);
   ck_assert_int_eq(mt_memory_growths(), growths + 1);
+  strcpy(buffer, "kept");
+  ck_assert_int_eq(mt_extend(MT_TAG_ROW, &buffer, &capacity, 15, 4), 0);
+  ck_assert_int_eq(mt_extend(MT_TAG_ROW, &buffer, &capacity, 16, 4), 1);
+  ck_assert_int_eq(capacity, 22);
+  ck_assert_str_eq(buffer, "kept");
+  ck_assert_int_eq(mt_memory_growths(), growths + 2);
   mt_free(buffer);
 }
 END_TEST

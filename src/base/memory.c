@@ -122,18 +122,35 @@ void mt_memory_count_growth(void)
   atomic_fetch_add(&growths, 1);
 }
 
-int mt_grow(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int64_t size)
+static int enlarge(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int64_t size, int keep)
 {
   if (*buffer && need <= *capacity)
     return 0;
   int first = !*buffer;
-  int64_t more = *capacity + *capacity / 2;
+  int64_t held = *capacity * size, more = *capacity + *capacity / 2;
   *capacity = need > more ? need : more;
-  mt_free(*buffer);
+  void *old = *buffer;
+  if (!keep) {
+    mt_free(old);
+    old = NULL;
+  }
   *buffer = mt_alloc(tag, *capacity * size);
+  if (old)
+    memcpy(*buffer, old, (size_t)held);
+  mt_free(old);
   if (!first)
     mt_memory_count_growth();
   return !first;
+}
+
+int mt_grow(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int64_t size)
+{
+  return enlarge(tag, buffer, capacity, need, size, 0);
+}
+
+int mt_extend(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int64_t size)
+{
+  return enlarge(tag, buffer, capacity, need, size, 1);
 }
 
 int64_t mt_memory_bytes(void)

@@ -49,6 +49,9 @@ char *mt_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
  * growth except when *buffer was NULL. Local. Returns 1 if it grew, 0 if not. */
 int mt_grow(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int64_t size);
 
+/* The same for a list that grows at its end: the contents are kept. */
+int mt_extend(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t need, int64_t size);
+
 /* Counts a growth of a buffer that is not mt_grow's (one of a device). Local. */
 void mt_memory_count_growth(void);
 

@@ -26,7 +26,7 @@ _Noreturn void mt_mpi_failed(const char *file, int line, const char *call, int c
 
 /* The longest message handed to MPI as one, in bytes: MPI counts in int. Tests make it small. */
 extern int64_t mt_comm_piece;
-/* The longest message of an exchange between nodes on a slow network, in bytes (exchange.c). Tests change it. */
+/* The longest message of an exchange between nodes on a slow network, in bytes (exchange_plan.c). Tests change it. */
 extern int64_t mt_exchange_segment;
 
 /* Waits for one request (a collective's), like mt_wait; `what` is named if the deadline passes. Adds to

@@ -3,7 +3,8 @@
  * The problem: tokens go to experts on other ranks and come back, four times a layer and micro-step, in
  * numbers that change each time and are often zero. Nodes hold different numbers of ranks. Between nodes a
  * message costs much more than within. The idea: one pattern (how many rows from whom to whom), computed once
- * from the exchanged counts, used in both directions; two ways for it: pairwise (a message per pair of
+ * from the exchanged counts, becomes one plan (exchange_plan.c), which is then carried out as often as wanted in
+ * both directions (exchange.c). Two ways for it: pairwise (a message per pair of
  * ranks), and hierarchical (a few messages per pair of nodes: rows for node q go to ranks of p that are
  * bridges to q, cross from there, and the bridges on the other side deal them out; rows within a node go
  * directly, at the same time). Which way, and in how many pieces, each pair of nodes chooses by predicted
@@ -34,30 +35,34 @@ enum mt_direction {
   MT_BACK, /* send[received rows], ordered by source rank -> recv[sent rows], ordered by destination rank */
 };
 
-struct mt_exchange; /* the machinery: algorithm, staging, requests; one exchange at a time */
+struct mt_exchange;      /* the machinery: algorithm, staging, requests; one exchange at a time */
+struct mt_exchange_plan; /* what this rank sends, receives and passes on, in both directions */
 
 /* kind: pairwise, hierarchical, or MT_EXCHANGE_AUTO: each pair of nodes by cost, from comm->cluster's links
- * as they are when an exchange begins; they must be equal on all ranks, and not change between reserve and
- * begin. Local. */
+ * as they are when a plan is made; they must be equal on all ranks. Local. */
 struct mt_exchange *mt_exchange_new(struct mt_comm *comm, int kind);
 /* Cuts what goes over bridges into so many pieces between two nodes, over one bridge on each side or (spread = 1)
- * over several; 0 = by cost. The same on all ranks. Local. */
+ * over several; 0 = by cost. The same on all ranks, before plans are made. Local. */
 void mt_exchange_pieces(struct mt_exchange *exchange, int npiece, int spread);
 void mt_exchange_free(struct mt_exchange *exchange);
 const char *mt_exchange_name(
     const struct mt_exchange *exchange); /* "pairwise" (always within one node), "hierarchical", "auto" */
 
-/* Makes room in staging and requests for this pattern at `width` bytes a row, both directions. Local; grows
- * by half when too small. Call after the counts are known and before begin, which does not allocate. */
-void mt_exchange_reserve(struct mt_exchange *exchange, const struct mt_pattern *pattern, int64_t width);
-/* Bytes of staging that reserve leaves this rank with, if it held so many before (0 = none). For forecasts: comm may be made
- * up. Local, and pure but for memory. */
-int64_t mt_exchange_staging(struct mt_exchange *exchange, const struct mt_pattern *pattern, int64_t width, int64_t held);
-/* Starts the exchange; send and recv (wire memory, not overlapping) must stay untouched until end. Collective
- * in effect: every rank calls with the same direction and width and its part of the same pattern; zero rows
- * anywhere are fine. */
-void mt_exchange_begin(struct mt_exchange *exchange, const struct mt_pattern *pattern,
-                       enum mt_direction direction, int64_t width, const void *send, void *recv);
+/* An empty plan, for mt_exchange_plan. Local. */
+struct mt_exchange_plan *mt_exchange_plan_new(void);
+void mt_exchange_plan_free(struct mt_exchange_plan *plan); /* NULL allowed */
+/* Makes the plan that of this pattern at `width` bytes a row, and room in the exchange to carry it out; the pattern is not
+ * needed after that. The plan stays good until it is made anew, whatever other plans the exchange carries out. Local (comm
+ * may be made up), from equal patterns on all ranks; grows by half what is too small. */
+void mt_exchange_plan(struct mt_exchange *exchange, struct mt_exchange_plan *plan, const struct mt_pattern *pattern,
+                      int64_t width);
+/* Bytes of staging that this rank holds for its plans so far (forecasts). */
+int64_t mt_exchange_staging(const struct mt_exchange *exchange);
+/* Starts the exchange; send and recv (wire memory, not overlapping) must stay untouched until end, the plan too. Collective
+ * in effect: every rank calls with the same direction and its plan of the same pattern; zero rows
+ * anywhere are fine. Does not allocate. */
+void mt_exchange_begin(struct mt_exchange *exchange, const struct mt_exchange_plan *plan, enum mt_direction direction,
+                       const void *send, void *recv);
 /* Completes it. Rows to oneself are copied too. */
 void mt_exchange_end(struct mt_exchange *exchange);
 

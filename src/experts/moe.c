@@ -200,7 +200,7 @@ static void rows_out(struct mt_moe *moe, struct mt_moe_layer *layer, void *to)
 {
   struct mt_device *device = moe->device;
   device->ops->sync(device, MT_DEV_MATH);
-  mt_exchange_begin(moe->exchange, &layer->dispatch.pattern, MT_FORWARD, mt_moe_row_bytes(moe), moe->send, moe->arrive.data);
+  mt_exchange_begin(moe->exchange, layer->plan, MT_FORWARD, moe->send, moe->arrive.data);
   mt_exchange_end(moe->exchange);
   device->kernels->gather(device, to, device->ctype, moe->arrive.data, moe->wire, layer->gather.data, layer->dispatch.received,
                           moe->C);
@@ -213,7 +213,7 @@ static void rows_home(struct mt_moe *moe, struct mt_moe_layer *layer, const void
   device->kernels->gather(device, moe->arrive.data, moe->wire, from, device->ctype, layer->scatter.data, layer->dispatch.received,
                           moe->C);
   device->ops->sync(device, MT_DEV_MATH);
-  mt_exchange_begin(moe->exchange, &layer->dispatch.pattern, MT_BACK, mt_moe_row_bytes(moe), moe->arrive.data, to);
+  mt_exchange_begin(moe->exchange, layer->plan, MT_BACK, moe->arrive.data, to);
   mt_exchange_end(moe->exchange);
 }
 

@@ -38,6 +38,7 @@ struct mt_moe_layer {
   float *aux;                     /* host [B,E] coefficients of the balance loss (scope sequence) */
   int64_t *counts;                /* host [P,E] */
   struct mt_dispatch dispatch;
+  struct mt_exchange_plan *plan;  /* owned; of the dispatch's rows */
   int32_t *place;                 /* device [N K]: copy of dispatch.place */
   struct mt_rows gather, scatter; /* device [Q] int32: copies of the dispatch's */
   struct mt_rows x;               /* device [Q,C] rows that arrived, by slot */

@@ -43,7 +43,7 @@ void mt_moe_reserve(struct mt_moe *moe, int l)
   rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->h, MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->dpre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
-  mt_exchange_reserve(moe->exchange, &layer->dispatch.pattern, mt_moe_row_bytes(moe));
+  mt_exchange_plan(moe->exchange, layer->plan, &layer->dispatch.pattern, mt_moe_row_bytes(moe));
 }
 
 static void layer_new(struct mt_moe *moe, int l)
@@ -70,6 +70,7 @@ static void layer_new(struct mt_moe *moe, int l)
   layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
   layer->pre = moe->recompute ? &moe->pre : &layer->own_pre;
   layer->dispatch = mt_dispatch_new(moe->comm, moe->nslot);
+  layer->plan = mt_exchange_plan_new();
   layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
   layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
 }
@@ -92,6 +93,7 @@ static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
   mt_free(layer->aux);
   mt_free(layer->counts);
   mt_dispatch_free(&layer->dispatch);
+  mt_exchange_plan_free(layer->plan);
   device_free(moe, MT_DEVICE, layer->place);
   device_free(moe, MT_WIRE, layer->back);
   device_free(moe, MT_DEVICE, layer->gather.data);

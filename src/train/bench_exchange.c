@@ -43,6 +43,7 @@ struct bench {
   double uplink; /* bytes a second */
   double seconds;
   struct mt_exchange *exchange[NALGORITHM]; /* owned; FLAT has none */
+  struct mt_exchange_plan *plan[NALGORITHM]; /* owned, likewise */
   int64_t *count;                           /* [P, P], owned: rows from each rank to each */
   /* the case */
   int64_t width, rows;
@@ -161,7 +162,7 @@ static void run(void *self, int a)
     mt_flat_run(b->flat, b->send, b->recv);
     return;
   }
-  mt_exchange_begin(b->exchange[a], &b->pattern, MT_FORWARD, b->width, b->send, b->recv);
+  mt_exchange_begin(b->exchange[a], b->plan[a], MT_FORWARD, b->send, b->recv);
   mt_exchange_end(b->exchange[a]);
 }
 
@@ -251,7 +252,7 @@ static enum mt_status run_case(struct bench *b)
   b->send = mt_alloc(MT_TAG_ROW, mt_pattern_sent(comm, &b->pattern) * b->width);
   b->recv = mt_alloc(MT_TAG_ROW, mt_pattern_received(comm, &b->pattern) * b->width);
   for (enum algorithm a = PAIRWISE; a < NALGORITHM; a++)
-    mt_exchange_reserve(b->exchange[a], &b->pattern, b->width);
+    mt_exchange_plan(b->exchange[a], b->plan[a], &b->pattern, b->width);
   enum mt_status status = try_all(b, traffic);
   if (status == MT_OK) {
     int times = mt_turns(comm, b->seconds, NALGORITHM, run, b, took);
@@ -297,6 +298,7 @@ enum mt_status mt_bench_exchange(struct mt_comm *comm, const struct mt_config *c
   for (enum algorithm a = PAIRWISE; a < NALGORITHM; a++) {
     b.exchange[a] = mt_exchange_new(comm, algorithms[a].kind);
     mt_exchange_pieces(b.exchange[a], algorithms[a].npiece, algorithms[a].spread);
+    b.plan[a] = mt_exchange_plan_new();
   }
   b.count = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)comm->size * comm->size);
   enum mt_status status = MT_OK;
@@ -307,8 +309,10 @@ enum mt_status mt_bench_exchange(struct mt_comm *comm, const struct mt_config *c
       for (const char *r = config->bench.rows; status == MT_OK && (r = next_number(r, &b.rows));)
         status = run_case(&b);
   }
-  for (enum algorithm a = PAIRWISE; a < NALGORITHM; a++)
+  for (enum algorithm a = PAIRWISE; a < NALGORITHM; a++) {
+    mt_exchange_plan_free(b.plan[a]);
     mt_exchange_free(b.exchange[a]);
+  }
   mt_free(b.count);
   return status;
 }

@@ -33,9 +33,10 @@ static void rows_kept(const struct mt_config *config, const struct mt_layout *la
   int64_t *counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)P * E);
   struct mt_shares *shares = mt_shares_new(cluster, E, layout->slot_first[P]);
   struct mt_exchange *exchange = mt_exchange_new(comm, (int)config->parallel.exchange);
+  struct mt_exchange_plan *plan = mt_exchange_plan_new();
   const int several = comm->nnode > 1; /* else nothing is staged, and no pattern needed, which may be large */
   struct mt_pattern pattern = several ? mt_pattern_new(comm) : (struct mt_pattern){0};
-  *rows = *staging = 0;
+  *rows = 0;
   for (int64_t m = 0; m < batch->nmicro; m++) {
     for (int s = 0; s < P; s++) {
       int64_t from, n = (int64_t)(picks * (double)mt_part_range(mt_part_count(&batch->share, s), batch->nmicro, m, &from) + 0.5);
@@ -59,9 +60,11 @@ static void rows_kept(const struct mt_config *config, const struct mt_layout *la
       }
     *rows = grown(*rows, here);
     if (several)
-      *staging = mt_exchange_staging(exchange, &pattern, config->model.hidden_size * wire, *staging);
+      mt_exchange_plan(exchange, plan, &pattern, config->model.hidden_size * wire);
   }
+  *staging = mt_exchange_staging(exchange);
   mt_pattern_free(&pattern);
+  mt_exchange_plan_free(plan);
   mt_exchange_free(exchange);
   mt_shares_free(shares);
   mt_free(counts);
