@@ -232,7 +232,8 @@ static char *begin_save(const char *dir, const struct mt_checkpoint *checkpoint,
    * disk shows when the data is written; the fail point acts like such a file system. */
   int error = mt_fail_point("checkpoint.reserve") || fallocate(fd, 0, 0, (off_t)save->bytes) == 0 ? 0 : errno;
   if (error && error != EOPNOTSUPP && error != ENOSYS && error != EINVAL)
-    return mt_format("no room for %lld bytes: %s", (long long)save->bytes, strerror(error));
+    return mt_format("no room for %lld bytes: %s (an older checkpoint is removed when the new one is complete, so there must be "
+                     "room for one more than checkpoint.keep)", (long long)save->bytes, strerror(error));
   if (ftruncate(fd, (off_t)save->bytes) != 0)
     return mt_format("cannot be written: %s", strerror(errno));
   return mt_checkpoint_file_copy(save->skeleton, fd, save->bytes, save->nblock, save->block);

@@ -78,9 +78,11 @@ void mt_checkpoint_free_texts(struct mt_checkpoint *checkpoint);
 /* The text of that name, borrowed; NULL if absent. */
 const char *mt_checkpoint_text(const struct mt_checkpoint *checkpoint, const char *name);
 
-/* `motley inspect PATH`: a file, or a folder of checkpoints: lists step, tokens, datasets with shapes,
+/* `motley inspect PATH`: a file, or a folder of checkpoints or one that holds such (RUN): lists step, tokens, datasets with shapes,
  * verifies every checksum. Local, no MPI. MT_OK, MT_USAGE (no such path), MT_CORRUPT (what failed is named).
  */
 enum mt_status mt_checkpoint_inspect(const char *path);
+/* "HDF5 1.10.8". The caller frees. Local, no MPI. */
+char *mt_checkpoint_library(void);
 
 #endif

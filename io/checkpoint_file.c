@@ -1,6 +1,7 @@
 /* HDF5 files of checkpoints; see checkpoint_file.h. */
 #include "config.h"
 #include "checkpoint_file.h"
+#include "checkpoint.h"
 #include "checkpoint_piece.h"
 #include "base/memory.h"
 #include "base/status.h"
@@ -571,4 +572,11 @@ char *mt_checkpoint_shape(int ndim, const int64_t *dim, char text[100])
   }
   strcpy(text + n, ndim == 1 ? ",)" : ")");
   return text;
+}
+
+char *mt_checkpoint_library(void)
+{
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return mt_format("HDF5 %u.%u.%u", major, minor, release);
 }

@@ -146,5 +146,11 @@ enum mt_status mt_checkpoint_inspect(const char *path)
     mt_error("inspect: %s: %s; expected a checkpoint or a folder of checkpoints", path, strerror(errno));
     return MT_USAGE;
   }
-  return stat(path, &is) == 0 && S_ISDIR(is.st_mode) ? inspect_folder(path) : inspect_file(path);
+  if (stat(path, &is) != 0 || !S_ISDIR(is.st_mode))
+    return inspect_file(path);
+  /* RUN as well as RUN/checkpoints */
+  char *inner = mt_format("%s/checkpoints", path);
+  enum mt_status status = inspect_folder(stat(inner, &is) == 0 && S_ISDIR(is.st_mode) ? inner : path);
+  mt_free(inner);
+  return status;
 }

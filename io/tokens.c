@@ -117,6 +117,37 @@ uint32_t mt_tokens_identity(const struct mt_tokens *tokens)
   return crc;
 }
 
+struct mt_tokens_mark mt_tokens_mark(const struct mt_tokens *tokens)
+{
+  const int64_t most = 64 << 10;
+  struct mt_tokens_mark mark = {.files = tokens->nfile};
+  uint32_t crc = 0;
+  for (int64_t f = 0; f < tokens->nfile; f++) {
+    const struct mt_tokens_file *file = &tokens->file[f];
+    int64_t part = file->bytes < most ? file->bytes : most;
+    mark.bytes += file->bytes;
+    crc = mt_crc32c(crc, &file->bytes, sizeof file->bytes);
+    if (part) {
+      crc = mt_crc32c(crc, file->data, part);
+      crc = mt_crc32c(crc, file->data + file->bytes - part, part);
+    }
+  }
+  mark.crc = crc;
+  return mark;
+}
+
+int64_t mt_tokens_short(const struct mt_tokens *tokens, const char **first)
+{
+  int64_t n = 0;
+  *first = NULL;
+  for (int64_t f = tokens->nfile - 1; f >= 0; f--)
+    if (tokens->file[f].count <= tokens->T) {
+      *first = tokens->file[f].path;
+      n++;
+    }
+  return n;
+}
+
 /* The file that holds sample i: the last whose first sample is not above it (one without samples shares its
  * successor's). */
 static int64_t find_file(const struct mt_tokens *tokens, int64_t i)

@@ -25,6 +25,14 @@ int64_t mt_tokens_bytes(
     const struct mt_tokens *tokens); /* of the text, for bits per byte: bytes format only, else 0 */
 /* CRC-32C of the files' names and sizes, in order: equal where all see the same files. */
 uint32_t mt_tokens_identity(const struct mt_tokens *tokens);
+/* What shows that the same tokens are read: sizes, and CRC-32C of the beginning and the end of each file. */
+struct mt_tokens_mark {
+  int64_t files, bytes, crc;
+};
+/* Of files as they are now, 128 KiB of each; names do not count. Call it soon after they were opened. Local. */
+struct mt_tokens_mark mt_tokens_mark(const struct mt_tokens *tokens);
+/* How many files are too short for a sample, and the first one's name, borrowed (NULL = none). */
+int64_t mt_tokens_short(const struct mt_tokens *tokens, const char **first);
 /* token[T + 1] of sample i (0 <= i < samples). Local. MT_CORRUPT, with *fault as above, if an id is >= vocab
  * (file, byte offset and id are told) or the file was truncated since it was opened (no SIGBUS); token is
  * then undefined. */

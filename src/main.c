@@ -14,6 +14,7 @@
 #include "comm/comm.h"
 #include "comm/measure.h"
 #include "io/checkpoint.h"
+#include "kernels/cpu/limit.h"
 #include "schedule/grid.h"
 #include "topology/cluster.h"
 #include "topology/discover.h"
@@ -297,7 +298,11 @@ static void print_version(void)
 #ifdef OPEN_MPI
   printf(" (compiled with %d.%d.%d)", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
 #endif
-  printf("\n%s\n", json);
+  char *hdf5 = mt_checkpoint_library(), *hwloc = mt_discover_library(), *dnnl = mt_limit_library();
+  printf("\n%s\n%s\n%s\n%s\n", hdf5, hwloc, dnnl, json);
+  mt_free(hdf5);
+  mt_free(hwloc);
+  mt_free(dnnl);
   mt_free(json);
 }
 

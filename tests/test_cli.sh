@@ -1,25 +1,8 @@
 #!/bin/sh
 # The command line: what is said, by whom, and with which exit code; alone and under mpirun.
-set -u
-motley=${MOTLEY-$builddir/motley}
-mpirun=${MOTLEY_MPIRUN-mpirun}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism-none}
-export OMP_NUM_THREADS=1 ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
-unset MOTLEY_LOG MOTLEY_NODES MOTLEY_FAIL MOTLEY_SLOW
-dir=$(mktemp -d "${TMPDIR-/tmp}/motley-cli-XXXXXX") || exit 99
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 99' HUP INT TERM
-cd "$dir" || exit 99
-failed=0 passed=0
+. "${srcdir-.}/tests/program.sh"
 
-fail() {
-  echo "FAIL: $*"
-  echo "  stdout:" && sed 's/^/    /' out | head -20
-  echo "  stderr:" && sed 's/^/    /' err | head -20
-  failed=$((failed + 1))
-}
+fail() { wrong "$@"; }
 # expect CODE WORDS COMMAND...: the exit code, and WORDS (if any) somewhere in what was said.
 expect() {
   code=$1 words=$2
@@ -38,18 +21,19 @@ expect() {
 once() {
   [ "$(grep -c 'motley: ' err)" -eq 1 ] || fail "not said once"
 }
-# clean: nothing was said on stderr.
-clean() {
+# quiet: nothing was said on stderr.
+quiet() {
   [ ! -s err ] || fail "stderr is not empty"
 }
 
 # --- without MPI: an mpirun that is not there must not matter, nor a launcher's environment
 version=$("$motley" --version | head -n 1)
-case $version in "motley (motley) "[0-9]*) passed=$((passed + 1)) ;; *) echo "FAIL: version: $version" && failed=1 ;; esac
-expect 0 "Open MPI" "$motley" --version; clean
-expect 0 "motley train CONFIG" "$motley" --help; clean
+case $version in "motley (motley) "[0-9]*) passed=$((passed + 1)) ;; *) fail "version: $version" ;; esac
+expect 0 "Open MPI" "$motley" --version; quiet
+for library in HDF5 hwloc oneDNN jansson; do grep -q "^$library [0-9.]*" out || fail "--version lacks $library"; done
+expect 0 "motley train CONFIG" "$motley" --help; quiet
 for command in train eval generate topo inspect; do
-  expect 0 "usage: motley $command" "$motley" $command --help; clean
+  expect 0 "usage: motley $command" "$motley" $command --help; quiet
 done
 expect 0 "global_batch" "$motley" train --help
 grep -q '^\[generate\]' out && fail "train --help lists [generate]"
@@ -68,7 +52,7 @@ expect 2 "train: expected CONFIG" "$motley" train; once
 expect 2 'one argument too many: "b"' "$motley" train a b; once
 expect 2 'one argument too many: "a"' "$motley" topo a; once
 # The other ranks of a launcher leave quietly: a code of theirs could end the job before rank 0 has spoken.
-expect 0 "" env OMPI_COMM_WORLD_RANK=1 "$motley" trian; clean
+expect 0 "" env OMPI_COMM_WORLD_RANK=1 "$motley" trian; quiet
 expect 2 "environment MOTLEY_TRIAN_LR" env MOTLEY_TRIAN_LR=1 "$motley" topo --cluster 2,1; once
 expect 2 "" "$motley" inspect no-such-file; once
 echo "no checkpoint" >foreign.h5
@@ -76,11 +60,11 @@ expect 3 "foreign.h5" "$motley" inspect foreign.h5
 expect 1 "cannot write" sh -c "'$motley' --help >/dev/full"
 
 # --- the cluster, described and discovered
-expect 0 "" "$motley" topo --cluster 2,1,4 --json; clean
+expect 0 "" "$motley" topo --cluster 2,1,4 --json; quiet
 cp out cluster.json
-expect 0 "" "$motley" topo --cluster cluster.json --json; clean
+expect 0 "" "$motley" topo --cluster cluster.json --json; quiet
 cmp -s out cluster.json || fail "the JSON form does not read back"
-expect 0 "3 nodes, 7 ranks" "$motley" topo --cluster=2,1,4; clean
+expect 0 "3 nodes, 7 ranks" "$motley" topo --cluster=2,1,4; quiet
 expect 2 "--cluster 2,x: no such file" "$motley" topo --cluster 2,x; once
 expect 2 "" "$motley" topo --cluster 2,0; once
 expect 3 "foreign.h5:1" "$motley" topo --cluster foreign.h5; once
@@ -112,12 +96,12 @@ expect 2 "--set: train.lr" "$mpirun" -np 2 --bind-to none "$motley" train bad.in
 expect 2 'unknown command "trian"' "$mpirun" -np 3 --bind-to none "$motley" trian; once
 expect 2 "environment MOTLEY_TRAIN_STEPS: train.steps" env MOTLEY_TRAIN_STEPS=many "$motley" train bad.ini; once
 expect 2 "they do not speak the same language" env SLURM_STEP_NUM_TASKS=4 "$motley" train bad.ini; once
-expect 2 "" env SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 "$motley" train bad.ini; clean
+expect 2 "" env SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 "$motley" train bad.ini; quiet
 
 # --- memory before a run: no MPI, no data
 sed -e 's/^num_attention_heads.*/num_attention_heads = 4/' -e 's/^train = .*/train = not-there/' bad.ini >dry.ini
-expect 0 "in all" "$motley" train dry.ini --dry-run --ranks 3; clean
-expect 0 "in all" "$motley" train dry.ini --dry-run --cluster 2,1,4; clean
+expect 0 "in all" "$motley" train dry.ini --dry-run --ranks 3; quiet
+expect 0 "in all" "$motley" train dry.ini --dry-run --cluster 2,1,4; quiet
 expect 2 "--ranks: found \"many\"" "$motley" train dry.ini --dry-run --ranks many; once
 expect 2 "--ranks goes with --dry-run only" "$motley" train dry.ini --ranks 2; once
 "$motley" topo --json | sed 's/"mem_bytes": [0-9]*/"mem_bytes": 1000/' >tiny.json
@@ -135,5 +119,4 @@ if [ -r /proc/self/exe ]; then
   passively OMP_NUM_THREADS=1 && fail "one thread waits passively"
 fi
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+finish

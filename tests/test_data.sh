@@ -1,26 +1,10 @@
 #!/bin/sh
 # Data through the program, on 3 ranks: the same tokens in every format and cut into shards train on the same batches; what is
 # wrong with a file is said once, with its place, and ends all ranks with the documented code.
-set -u
-motley=${MOTLEY-$builddir/motley}
-mpirun=${MOTLEY_MPIRUN-mpirun}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism-none}
-export OMP_NUM_THREADS=1 ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
-unset MOTLEY_LOG MOTLEY_NODES MOTLEY_FAIL MOTLEY_SLOW
-dir=$(mktemp -d "${TMPDIR-/tmp}/motley-data-XXXXXX") || exit 99
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 99' HUP INT TERM
-cd "$dir" || exit 99
-failed=0 passed=0
+. "${srcdir-.}/tests/program.sh"
 
-fail() {
-  echo "FAIL: $*"
-  sed 's/^/    /' out err 2>/dev/null | tail -20
-  failed=$((failed + 1))
-}
-pass() { passed=$((passed + 1)); }
+fail() { wrong "$@"; }
+pass() { right; }
 
 cat >run.ini <<'END'
 [model]
@@ -106,7 +90,7 @@ train 3 data.train=tokens.bytes data.format=bytes || fail "bytes are not trained
 want=$(hashes) loss=$(losses)
 [ "$(echo "$want" | sort -u | wc -l)" -eq 3 ] || fail "not three different batches"
 [ "$(echo "$loss" | wc -l)" -eq 3 ] || fail "not three losses"
-same() { # RANKS SETTING...
+alike() { # RANKS SETTING...
   if ! train "$@"; then
     fail "not trained on: $*"
   elif [ "$(hashes)" != "$want" ]; then
@@ -117,16 +101,20 @@ same() { # RANKS SETTING...
     pass
   fi
 }
-same 1 data.train=tokens.bytes data.format=bytes
-same 3 data.train=tokens.uint16 data.format=uint16
-same 3 data.train=tokens.uint32 data.format=uint32
-same 3 data.train=gpt2.llmc data.format=llmc
-same 3 data.train=llama.llmc data.format=llmc
-same 3 'data.train=shard-*.u16' data.format=uint16
-same 3 'data.train=shard-[01].llmc, shard-2.llmc' data.format=llmc
-same 2 'data.train=shard-?.llmc' data.format=llmc
+alike 1 data.train=tokens.bytes data.format=bytes
+alike 3 data.train=tokens.uint16 data.format=uint16
+alike 3 data.train=tokens.uint32 data.format=uint32
+alike 3 data.train=gpt2.llmc data.format=llmc
+alike 3 data.train=llama.llmc data.format=llmc
+alike 3 'data.train=shard-*.u16' data.format=uint16
+alike 3 'data.train=shard-[01].llmc, shard-2.llmc' data.format=llmc
+alike 2 'data.train=shard-?.llmc' data.format=llmc
 if train 3 data.train=tokens.uint16 && grep -q 'warning: data.train: found 5 zeros in the first 11 bytes' err &&
   [ "$(grep -c 'motley: ' err)" -eq 1 ]; then pass; else fail "ids read as bytes are not noticed"; fi
+
+: >empty
+if train 3 'data.train=tokens.bytes, empty' && grep -q 'warning: data.train: empty: found too few tokens for a sample' err &&
+  [ "$(grep -c 'motley: ' err)" -eq 1 ] && [ "$(hashes)" = "$want" ]; then pass; else fail "an empty file is not noticed"; fi
 
 # --- documents: another course of training, the same on any number of ranks up to rounding
 train 3 data.train=tokens.bytes data.document=start data.document_id=98 || fail "documents are not trained on"
@@ -198,5 +186,4 @@ if timeout -k 5 120 "$mpirun" -np 2 --bind-to none "$motley" train more.ini --se
     >out 2>err &&
   grep -Eq '^98,3,98,4(,[0-9]+){3}$' out; then pass; else fail "train, eval, generate with llm.c's shards and documents"; fi
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+finish

@@ -30,7 +30,7 @@ for case in "mixtral sequence static" "mixtral micro_batch random" "gpt2 sequenc
   ended 75
   at=$(sed -n 's/.*"event": "stop", "step": \([0-9]*\), "reason": "signal".*/\1/p' signal/log.jsonl)
   is "checkpoints after the signal" "$(checkpoints signal)" "$(printf 'step-%08d.h5' "$at")"
-  run 0 0 inspect signal/checkpoints
+  run 0 0 inspect signal
   end=$((at + 10))
   run 0 4 train c.ini --set log.dir=whole --set train.steps=$end
   run 0 4 train c.ini --set log.dir=signal --set train.steps=$end
@@ -131,6 +131,17 @@ same weights long/checkpoints/step-00000012.h5 short/checkpoints/step-00000012.h
 is "learning rates" "$("$compare" steps long/log.jsonl lr | awk '{ printf "%s%.5f", (NR > 1 ? " " : ""), $2 }')" \
   "0.00075 0.00150 0.00225 0.00300 0.00286 0.00245 0.00187 0.00123 0.00065 0.00024 0.00010 0.00010"
 is "hashes all differ" "$("$compare" steps long/log.jsonl batch_hash | cut -d ' ' -f 2 | sort -u | wc -l | tr -d ' ')" 12
+say "data changed under the same names are noticed, once"
+cp short.txt was.txt
+tr e a <was.txt >short.txt
+run 0 2 train c.ini --set log.dir=short --set train.steps=13
+says 1 "warning: data.train: found 1 files of 2377 bytes, checksum [0-9a-f]*, expected those that short/.* was trained on: 1 of 2377"
+says 0 "bit for bit"
+run 0 2 train c.ini --set log.dir=short --set train.steps=14
+says 0 "warning:"
+says 1 "bit for bit"
+cp was.txt short.txt
+rm short/checkpoints/step-00000013.h5 short/checkpoints/step-00000014.h5
 say "what changes the course, or the bits, is said"
 run 0 2 train c.ini --set log.dir=short --set train.steps=13 --set train.micro_batch=3
 says 1 "after step 12 (other ranks, places or settings: goes on up to rounding)"

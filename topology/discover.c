@@ -241,3 +241,9 @@ void mt_discover(struct mt_place *place)
   if (place->cores > place->node_cores)
     place->cores = place->node_cores;
 }
+
+char *mt_discover_library(void)
+{
+  unsigned api = hwloc_get_api_version();
+  return mt_format("hwloc %s (interface %u.%u.%u)", HWLOC_VERSION, api >> 16, api >> 8 & 255, api & 255);
+}

@@ -12,4 +12,7 @@
  * before threads are started: it sets HWLOC_HIDE_ERRORS unless it is set. */
 void mt_discover(struct mt_place *place);
 
+/* "hwloc 2.9.0". The caller frees. Local. */
+char *mt_discover_library(void);
+
 #endif

@@ -2,6 +2,7 @@
 #include "kernels/cpu/limit.h"
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include "base/memory.h"
 #include "base/status.h"
 
 void mt_limit_gemm(int threads, int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, const float *b, float *c,
@@ -21,4 +22,10 @@ void mt_limit_triad(int threads, float *a, const float *b, const float *c, int64
 #pragma omp parallel for simd num_threads(threads) schedule(static)
   for (int64_t i = 0; i < n; i++)
     a[i] = b[i] + 3 * c[i];
+}
+
+char *mt_limit_library(void)
+{
+  const dnnl_version_t *version = dnnl_version();
+  return mt_format("oneDNN %d.%d.%d", version->major, version->minor, version->patch);
 }

@@ -10,4 +10,7 @@ void mt_limit_gemm(int threads, int ta, int tb, int64_t m, int64_t n, int64_t k,
 /* a[i] = b[i] + 3 c[i] on `threads` threads: 12 n bytes to and from memory (16 with the line of a that is read). Local. */
 void mt_limit_triad(int threads, float *a, const float *b, const float *c, int64_t n);
 
+/* "oneDNN 2.6.0". The caller frees. Local. */
+char *mt_limit_library(void);
+
 #endif

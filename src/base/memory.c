@@ -32,6 +32,23 @@ static const char *const tag_name[MT_NTAG] = {
     [MT_TAG_ACTIVATION] = "activations", [MT_TAG_ROW] = "rows", [MT_TAG_COMM] = "communication",
     [MT_TAG_PLAN] = "plans", [MT_TAG_IO] = "input/output", [MT_TAG_MISC] = "other"};
 
+/* What to change where memory runs out. */
+static const char *remedy(enum mt_tag tag)
+{
+  switch (tag) {
+  case MT_TAG_ACTIVATION:
+  case MT_TAG_ROW:
+    return "a smaller train.micro_batch or data.seq_length, or train.recompute = true";
+  case MT_TAG_SLOT:
+    return "fewer parallel.slots, or more ranks";
+  case MT_TAG_PARAM:
+  case MT_TAG_OPTIMIZER:
+    return "more ranks on more nodes";
+  default:
+    return "a smaller train.micro_batch";
+  }
+}
+
 const char *mt_memory_tag_name(enum mt_tag tag)
 {
   return tag_name[tag];
@@ -61,8 +78,8 @@ void *mt_alloc(enum mt_tag tag, int64_t bytes)
   size_t size = sizeof(struct header) + (((size_t)bytes + 63) & ~(size_t)63);
   size_t align = size < LARGE ? 64 : HUGE_PAGE;
   struct header *header = aligned_alloc(align, (size + align - 1) / align * align);
-  MT_CHECK(header, "out of memory: %lld more bytes for %s; %lld in use", (long long)bytes, tag_name[tag],
-           (long long)atomic_load(&in_use));
+  MT_CHECK(header, "out of memory: found no %lld bytes for %s beside the %lld in use; %s would need less (motley train CONFIG "
+           "--dry-run tells how much)", (long long)bytes, tag_name[tag], (long long)atomic_load(&in_use), remedy(tag));
 #ifdef MADV_HUGEPAGE
   if (align == HUGE_PAGE)
     madvise(header, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish: refused, pages are small */

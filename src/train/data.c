@@ -36,6 +36,16 @@ static void warn_of_zeros(struct mt_comm *comm, const struct mt_config *config, 
   mt_free(token);
 }
 
+/* An empty file among others is more often a download that failed than a wish. */
+static void warn_of_short(struct mt_comm *comm, const char *key, const struct mt_tokens *tokens)
+{
+  const char *first;
+  int64_t n = mt_tokens_short(tokens, &first);
+  if (n && comm->rank == 0)
+    mt_warn("%s: %s: found too few tokens for a sample (data.seq_length + 1)%s", key, first,
+            n > 1 ? "; so have other files" : "");
+}
+
 enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config, const char *key,
                             const char *paths, int shuffled, struct mt_data *data)
 {
@@ -55,9 +65,10 @@ enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config
       status = MT_CORRUPT;
     }
   }
-  if (status == MT_OK)
+  if (status == MT_OK) {
     warn_of_zeros(comm, config, key, data->tokens);
-  else
+    warn_of_short(comm, key, data->tokens);
+  } else
     mt_data_close(data);
   return status;
 }

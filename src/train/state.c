@@ -113,6 +113,11 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
   mt_json_set(json, "sequence", mt_json_integer(progress->sequence));
   mt_json_set(json, "updates", mt_json_integer(progress->updates));
   mt_json_set(json, "ranks", mt_json_integer(comm->size));
+  mt_json *data = mt_json_object();
+  mt_json_set(data, "files", mt_json_integer(progress->data.files));
+  mt_json_set(data, "bytes", mt_json_integer(progress->data.bytes));
+  mt_json_set(data, "crc32c", mt_json_integer(progress->data.crc));
+  mt_json_set(json, "data", data);
   mt_json_set(json, "sharding", mt_json_string(mt_sharding_name(model->config->parallel.sharding)));
   struct mt_text text[4] = {{"/config/ini", mt_config_print(config)},
                             {"/state/progress", print_free(json)},
@@ -201,7 +206,11 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   if (status != MT_OK)
     return refuse(config, path, "its /state/progress is not understood");
   told->progress = (struct mt_progress){file->step, file->tokens, mt_json_as_integer(mt_json_get(json, "sequence"), -1),
-                                        mt_json_as_integer(mt_json_get(json, "updates"), -1)};
+                                        mt_json_as_integer(mt_json_get(json, "updates"), -1), {0}};
+  const mt_json *data = mt_json_get(json, "data");
+  told->progress.data = (struct mt_tokens_mark){mt_json_as_integer(mt_json_get(data, "files"), 0),
+                                                mt_json_as_integer(mt_json_get(data, "bytes"), 0),
+                                                mt_json_as_integer(mt_json_get(data, "crc32c"), 0)};
   told->sharding = mt_sharding_named(mt_json_as_string(mt_json_get(json, "sharding"), ""));
   mt_json_free(json);
   if (told->progress.sequence < 0 || told->progress.updates < 0)

@@ -3,6 +3,7 @@
 #define MT_STATE_H
 #include "base/config.h"
 #include "io/checkpoint.h"
+#include "io/tokens.h"
 #include "model/model.h"
 
 /* Where training stands besides the weights. */
@@ -11,6 +12,7 @@ struct mt_progress {
   int64_t tokens;   /* trained on so far */
   int64_t sequence; /* position of the next step's first sequence */
   int64_t updates;  /* steps that were not skipped */
+  struct mt_tokens_mark data; /* trained on; no files = not known */
 };
 
 /* The folder of checkpoints: checkpoint.dir, or RUN/checkpoints. The caller frees. */

@@ -118,6 +118,23 @@ static void say_start(const struct run *run)
     mt_info("starting from initial weights, seed %lld", (long long)run->config->train.seed);
 }
 
+/* Other data under the same names go unnoticed otherwise. One rank looks. */
+static void mark_data(struct run *run)
+{
+  struct mt_tokens_mark now = {0}, was = run->session.progress.data;
+  if (run->comm->rank == 0)
+    now = mt_tokens_mark(run->train.tokens);
+  mt_bcast(run->comm, &now, sizeof now, 0);
+  run->session.progress.data = now;
+  if (!was.files || !memcmp(&now, &was, sizeof now))
+    return;
+  run->session.from.same = 0;
+  if (run->comm->rank == 0)
+    mt_warn("data.train: found %lld files of %lld bytes, checksum %08llx, expected those that %s was trained on: %lld of %lld "
+            "bytes, %08llx; positions in the data go on in the new ones", (long long)now.files, (long long)now.bytes,
+            (long long)now.crc, run->session.from.path, (long long)was.files, (long long)was.bytes, (long long)was.crc);
+}
+
 static void log_step(struct run *run, const struct mt_step_result *result)
 {
   const struct mt_progress *progress = &run->session.progress;
@@ -168,9 +185,12 @@ static void log_step(struct run *run, const struct mt_step_result *result)
   if (nmoe && run->config->moe.capacity_factor > 0)
     snprintf(dropped, sizeof dropped, "  dropped %.1f%%",
              100.0 * (double)result->dropped / ((double)result->tokens * nmoe * (double)run->session.model->arch.K));
-  mt_info("step %*lld/%lld  loss %.4f  aux %.3f  lr %.2e  norm %.3f  %.0f tok/s  load %.2f%s%s%s",
+  char parts[48] = "";
+  if (nmoe)
+    snprintf(parts, sizeof parts, "  ce %.4f  aux %.3f", result->ce, result->aux);
+  mt_info("step %*lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  %.0f tok/s  load %.2f%s%s%s",
           (int)snprintf(NULL, 0, "%lld", (long long)run->config->train.steps), (long long)progress->step,
-          (long long)run->config->train.steps, result->ce, result->aux, result->lr, result->grad_norm,
+          (long long)run->config->train.steps, result->loss, parts, result->lr, result->grad_norm,
           (double)result->tokens / result->step_s, most, dropped, result->updated ? "" : "  NOT UPDATED", left);
 }
 
@@ -306,6 +326,7 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
     status = mt_session_open(comm, config, 0, config->data.seq_length, 1, &run.session);
   if (status == MT_OK) {
     run.step = mt_step_new(comm, run.session.model, config, mt_data_source(&run.train));
+    mark_data(&run);
     log_start(&run);
     say_start(&run);
     if (run.session.progress.step >= config->train.steps)
