@@ -3,7 +3,7 @@
  * Arguments are understood before MPI is up, by every process alike, and only the launcher's rank 0 speaks of
  * them. Then MPI starts, rank 0 reads the configuration and its verdict is agreed, and the others get its
  * printed form: so a mistake is said once and all ranks end with the same code. What needs no ranks (--help,
- * --version, inspect, topo --cluster, simulate) never starts MPI. */
+ * --version, inspect, topo --cluster, simulate, plan) never starts MPI. */
 #include "config.h"
 #include "base/config.h"
 #include "base/json.h"
@@ -20,6 +20,7 @@
 #include "topology/discover.h"
 #include "train/bench.h"
 #include "train/forecast.h"
+#include "train/layouts.h"
 #include "train/predict.h"
 #include "train/sharding.h"
 #include "train/train.h"
@@ -40,7 +41,8 @@ enum {
   OPTION_DRY = 16,
   OPTION_RANKS = 32,
   OPTION_TRACE = 64,
-  OPTION_GRID = 128
+  OPTION_GRID = 128,
+  OPTION_LOADS = 256
 };
 
 static const struct command {
@@ -61,6 +63,8 @@ static const struct command {
      "a figure of this machine and this configuration beside the machine's own limit"},
     {"simulate", MT_CMD_SIMULATE, "CONFIG", OPTION_SET | OPTION_RANKS | OPTION_CLUSTER | OPTION_TRACE | OPTION_GRID, NULL,
      "what a step would take under each published schedule; needs no MPI"},
+    {"plan", MT_CMD_PLAN, "CONFIG", OPTION_SET | OPTION_RANKS | OPTION_CLUSTER | OPTION_LOADS | OPTION_JSON, NULL,
+     "what layouts each policy makes of moving loads, and what they cost; needs no MPI"},
     {"topo", MT_CMD_TOPO, NULL, OPTION_JSON | OPTION_CLUSTER | OPTION_MEASURE, NULL,
      "the cluster as the ranks see it, or one from a description"},
     {"inspect", MT_CMD_INSPECT, "PATH", 0, NULL,
@@ -74,7 +78,8 @@ static const struct {
   const char *argument, *help;
 } flags[] = {
     {"--set", OPTION_SET, "SECTION.KEY=VALUE", "override the file (may be repeated)"},
-    {"--json", OPTION_JSON, NULL, "print the cluster's JSON form"},
+    {"--json", OPTION_JSON, NULL, "print the JSON form: of the cluster, or of figures and layouts"},
+    {"--loads", OPTION_LOADS, "FILE", "rows of each rank and expert, step by step, as CSV; else they are made up"},
     {"--cluster", OPTION_CLUSTER, "FILE|SIZES",
      "this file's cluster, or one of nodes of 2, 1 and 4 ranks: 2,1,4"},
     {"--measure", OPTION_MEASURE, NULL, "measure the ranks' speeds and the links between them"},
@@ -89,7 +94,7 @@ struct arguments {
   const struct command *command; /* NULL = none was given */
   const struct mt_bench *bench;  /* of `motley bench`: which one */
   int help, version, json, measure, dry;
-  const char *argument, *cluster, *ranks, *trace, *grid;
+  const char *argument, *cluster, *ranks, *trace, *grid, *loads;
   struct mt_override *overrides; /* [noverride], owned */
   int noverride;
 };
@@ -187,6 +192,8 @@ static enum mt_status take_option(struct arguments *a, int argc, char **argv, in
       a->ranks = value;
     else if (flags[f].bit == OPTION_TRACE)
       a->trace = value;
+    else if (flags[f].bit == OPTION_LOADS)
+      a->loads = value;
     else if (flags[f].bit == OPTION_GRID)
       a->grid = value;
     else if (flags[f].bit == OPTION_DRY)
@@ -276,7 +283,7 @@ static void print_help(const struct command *command)
     printf("  motley --version\n  motley COMMAND --help\n\n"
            "On several ranks: mpirun -np 4 motley train CONFIG\n");
   }
-  if (!command || command->run || is_bench(command) || command->bit == MT_CMD_SIMULATE) {
+  if (!command || command->run || is_bench(command) || command->bit & (MT_CMD_SIMULATE | MT_CMD_PLAN)) {
     printf("\nCONFIG is an INI file. An option is taken from --set SECTION.KEY=VALUE, else from the "
            "environment's\n"
            "MOTLEY_SECTION_KEY, else from the file, else it has its default (in parentheses).\n");
@@ -507,7 +514,9 @@ static enum mt_status foresee(const struct arguments *a)
   if (!status) {
     status = mt_sharding_choose(&config, cluster, &config.parallel.sharding);
     if (!status)
-      status = a->dry ? mt_forecast_print(&config, cluster) : mt_predict_print(&config, cluster, a->trace);
+      status = a->dry                            ? mt_forecast_print(&config, cluster)
+               : a->command->bit == MT_CMD_PLAN ? mt_layouts_print(&config, cluster, a->loads, a->json)
+                                                : mt_predict_print(&config, cluster, a->trace);
     mt_cluster_free(cluster);
   }
   mt_config_free(&config);
@@ -527,7 +536,7 @@ static enum mt_status run_alone(const struct arguments *a)
   }
   if (a->grid)
     return mt_grid_print(a->grid);
-  if (a->dry || a->command->bit == MT_CMD_SIMULATE)
+  if (a->dry || a->command->bit & (MT_CMD_SIMULATE | MT_CMD_PLAN))
     return foresee(a);
   MT_TRY(check_environment(a->command));
   if (a->command->bit == MT_CMD_INSPECT)
@@ -546,7 +555,7 @@ int main(int argc, char **argv)
   /* Rank 0 says what is wrong, and its code becomes the launcher's. A code from another rank that is quicker would make the
    * launcher kill rank 0 before it has spoken. */
   int silent = status && mt_launcher_rank() != 0;
-  if (!status && (a.help || a.version || a.dry || a.cluster || a.command->bit & (MT_CMD_INSPECT | MT_CMD_SIMULATE))) {
+  if (!status && (a.help || a.version || a.dry || a.cluster || a.command->bit & (MT_CMD_INSPECT | MT_CMD_SIMULATE | MT_CMD_PLAN))) {
     status = run_alone(&a);
   } else if (!status) {
     wait_passively(argv);

@@ -311,7 +311,7 @@ static void print_quoted(struct mt_text_buffer *out, const char *value)
 
 char *mt_config_print(const struct mt_config *config)
 {
-  return mt_config_print_sections(config, ~(unsigned)MT_CMD_BENCH);
+  return mt_config_print_sections(config, ~(unsigned)(MT_CMD_BENCH | MT_CMD_PLAN));
 }
 
 char *mt_config_print_sections(const struct mt_config *config, unsigned commands)

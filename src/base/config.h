@@ -46,7 +46,8 @@ enum mt_command {
   MT_CMD_TOPO = 8,
   MT_CMD_INSPECT = 16,
   MT_CMD_BENCH = 32,
-  MT_CMD_SIMULATE = 64
+  MT_CMD_SIMULATE = 64,
+  MT_CMD_PLAN = 128
 };
 
 /* The effective configuration. Strings are owned by the struct, never NULL ("" = not given), freed by
@@ -133,6 +134,13 @@ struct mt_config {
     char *dir; /* RUN */
     enum mt_loads loads;
   } log;
+  struct {
+    char *policy, *dispatch; /* one of them, or all */
+    int64_t steps;           /* of made-up loads */
+    int64_t warmup;          /* first steps that are not counted */
+    int keep;                /* solved shares keep rows in their node */
+    int hidden;              /* weights travel while experts compute */
+  } plan;
   struct {       /* motley bench; the first three: exchange */
     char *width; /* bytes a row: "1024,16384" */
     char *rows;  /* that each rank sends */

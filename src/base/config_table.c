@@ -9,17 +9,18 @@
 #define AT(member) offsetof(struct mt_config, member)
 #define ANY HUGE_VAL
 #define RANKED (MT_CMD_TRAIN | MT_CMD_EVAL | MT_CMD_GENERATE)
-#define MODEL (RANKED | MT_CMD_SIMULATE) /* with a model */
+#define MODEL (RANKED | MT_CMD_SIMULATE | MT_CMD_PLAN) /* with a model */
 
 const struct mt_section mt_sections[] = {
     {"model", MODEL, "the model, in the words of Hugging Face's config.json"},
     {"moe", MODEL, "routing and its losses"},
     {"data", MODEL, "text or token files"},
-    {"train", MT_CMD_TRAIN | MT_CMD_EVAL | MT_CMD_SIMULATE, "training"},
+    {"train", MT_CMD_TRAIN | MT_CMD_EVAL | MT_CMD_SIMULATE | MT_CMD_PLAN, "training"},
     {"parallel", MODEL, "where experts live and how rows travel"},
     {"checkpoint", RANKED, "saving and going on"},
     {"generate", MT_CMD_GENERATE, "sampling text"},
     {"log", RANKED, "what a run leaves behind"},
+    {"plan", MT_CMD_PLAN, "what motley plan compares"},
     {"bench", MT_CMD_BENCH, "motley bench; width, rows and skew are read by bench exchange"},
 };
 const int mt_nsection = sizeof mt_sections / sizeof *mt_sections;
@@ -180,6 +181,15 @@ const struct mt_option mt_options[] = {
   TEXT(log, dir, .fallback = "run", .help = "folder of the log, RUN")
   CHOICE(log, loads, "summary|full", .need = MT_NEED_EXPERTS, .fallback = "summary",
          .help = "full: tokens of each expert in each step's line")
+
+  {.section = "plan", .key = "policy", .type = MT_OPTION_WORD, .offset = AT(plan.policy),
+   .choices = "all|static|laer|eplb|flexmoe|motley", .fallback = "all", .help = "policy of layouts, or each of them"},
+  {.section = "plan", .key = "dispatch", .type = MT_OPTION_WORD, .offset = AT(plan.dispatch), .choices = "all|lite|solved",
+   .fallback = "all", .help = "way of dealing rows over an expert's slots, or both"},
+  INTEGER(plan, steps, 1, 1 << 16, .fallback = "12", .help = "of loads that are made up")
+  INTEGER(plan, warmup, 0, 1 << 16, .fallback = "2", .help = "first steps that are not counted")
+  BOOLEAN(plan, keep, .fallback = "false", .help = "solved: rows leave their node only where it has no slot for them")
+  BOOLEAN(plan, hidden, .fallback = "false", .help = "experts' weights travel while experts compute")
 
   {.section = "bench", .key = "width", .type = MT_OPTION_COUNTS, .offset = AT(bench.width), .low = 1, .high = 1 << 24,
    .fallback = "1024,16384", .derived = "hidden_size floats, or 1024,16384", .help = "bytes of a row"},

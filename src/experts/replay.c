@@ -97,12 +97,16 @@ static enum mt_status read_lines(struct reading *r, const struct mt_cluster *clu
   replay->nlayer = (int)most_layer + 1;
   const int64_t n = (int64_t)replay->nstep * replay->nlayer * replay->P * replay->E;
   replay->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, n);
+  if (group)
+    replay->device = MT_ZNEW(MT_TAG_PLAN, int64_t, n / replay->E);
   for (rewind_lines(r);;) {
     MT_TRY(next_line(r, value, &any));
     if (!any)
       return MT_OK;
     int64_t *counts = mt_replay_at(replay, (int)value[STEP], (int)value[LAYER]);
     int rank = (int)value[RANK];
+    if (group)
+      replay->device[(value[STEP] * replay->nlayer + value[LAYER]) * replay->P + rank] += value[ROWS];
     if (group)
       spread(cluster, cluster->node_of[rank], rank % group, group, (int)value[LAYER], value[ROWS], replay, counts);
     else
@@ -166,5 +170,6 @@ void mt_replay_make(struct mt_forced *forced, int P, int64_t tokens, int nstep, 
 void mt_replay_free(struct mt_replay *replay)
 {
   mt_free(replay->counts);
+  mt_free(replay->device);
   *replay = (struct mt_replay){0};
 }

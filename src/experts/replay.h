@@ -17,6 +17,7 @@
 struct mt_replay {
   int nstep, nlayer, P, E;
   int64_t *counts; /* [nstep, nlayer, P, E], owned */
+  int64_t *device; /* [nstep, nlayer, P] tokens of devices as they were recorded, owned; NULL if the file has counts */
 };
 
 /* Reads a file for the ranks of a cluster, E experts and `slots` a rank (of the second kind only; 0 = they differ). Local. The

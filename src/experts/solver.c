@@ -312,14 +312,13 @@ static void reset(struct mt_solver *v, int64_t time)
     v->spare[p] = v->cap[p] = time / v->ps[p];
 }
 
-/* What fits at the first try. Rows that must leave their node are spread, for the uplinks' sake; others go to few. */
+/* What fits at the first try: even parts, so that no link within a node gets all, then what is left. */
 static void fill(struct mt_solver *v)
 {
   for (int k = 0; k < v->nsource; k++) {
     const int i = v->order[k], from = v->arc_first[i], to = v->arc_first[i + 1];
-    const int spread = i >= v->nrow && v->nnode > 1;
-    int64_t most = spread ? v->excess[i] / (to - from) + 1 : INT64_MAX;
-    for (int pass = 0; pass <= spread; pass++, most = INT64_MAX)
+    int64_t most = from < to ? v->excess[i] / (to - from) + 1 : 0;
+    for (int pass = 0; pass < 2; pass++, most = INT64_MAX)
       for (int a = from; v->excess[i] > 0 && a < to; a++) {
         int p = v->arc_device[a];
         int64_t rows = v->spare[p] < v->excess[i] ? v->spare[p] : v->excess[i];
