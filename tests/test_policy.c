@@ -126,14 +126,184 @@ START_TEST(test_eplb_values)
 }
 END_TEST
 
+/* ---- what holds for any cluster ---- */
+
+static const enum mt_layout_policy kinds[] = {MT_LAYOUT_STATIC, MT_LAYOUT_RANDOM,  MT_LAYOUT_LAER,
+                                              MT_LAYOUT_EPLB,   MT_LAYOUT_FLEXMOE, MT_LAYOUT_MOTLEY};
+enum { NKIND = sizeof kinds / sizeof *kinds };
+
+/* Ragged nodes, unlike speeds and links, any slots; loads of all kinds, nothing at all among them. */
+static struct setting *made_up_setting(uint64_t seed)
+{
+  struct dice dice = {seed, 0};
+  struct setting *x = MT_ZNEW(MT_TAG_MISC, struct setting, 1);
+  x->cluster = made_up_cluster(&dice);
+  x->P = x->cluster->nplace;
+  x->E = 1 + roll(&dice, 12);
+  made_up_slots(&dice, x->P, 1 + roll(&dice, 5), x->E, x->slots);
+  for (int p = 0; p < x->P; p++) {
+    x->S += x->slots[p];
+    x->cluster->place[p].speed = seed % 3 ? 10000 + 1000 * roll(&dice, 50) : 0;
+  }
+  if (seed % 2)
+    x->cluster->link[MT_LEVEL_NET] = (struct mt_link){1000, 1 + roll(&dice, 40000), 0};
+  x->policy = mt_policy_new(x->cluster, x->E, x->slots);
+  x->before = mt_layout_new(x->cluster, x->E, x->slots);
+  mt_layout_random(x->before, x->cluster, seed, 1);
+  const int kind = roll(&dice, 5);
+  for (int i = 0; i < x->P * x->E; i++)
+    x->counts[i] = kind == 0                   ? 0
+                   : kind == 1                 ? (i % x->E == x->E - 1) * roll(&dice, 500)
+                   : kind == 2 && i % x->E % 2 ? 0
+                                               : roll(&dice, 1000 / (1 + i % x->E));
+  x->problem = (struct mt_policy_problem){
+      .cluster = x->cluster,
+      .work = mt_work_of(32, 64, 1, 4, 0, (enum mt_sharding)roll(&dice, 3)),
+      .dispatch = roll(&dice, 2) ? MT_DISPATCH_SOLVED : MT_DISPATCH_LITE,
+      .nstep = 1 + roll(&dice, 3),
+      .counts = x->counts,
+      .before = x->before,
+      .key = seed};
+  x->problem.work.hidden = roll(&dice, 2);
+  return x;
+}
+
+START_TEST(test_any_cluster)
+{
+  for (uint64_t seed = 0; seed < 2000; seed++) {
+    struct setting *x = made_up_setting(seed);
+    struct mt_policy *again = mt_policy_new(x->cluster, x->E, x->slots);
+    struct mt_layout *layout = mt_layout_new(x->cluster, x->E, x->slots), *other = mt_layout_new(x->cluster, x->E, x->slots);
+    struct mt_shares *shares = mt_shares_new(x->cluster, x->E, x->S);
+    int64_t total[NKIND];
+    for (int k = 0; k < NKIND; k++) {
+      mt_policy_plan(x->policy, kinds[k], &x->problem, layout);
+      /* every slot has an expert, every expert a slot, and no slot moved to another rank */
+      int seen[MOST] = {0};
+      for (int p = 0; p < x->P; p++)
+        ck_assert_int_eq(layout->slot_first[p + 1] - layout->slot_first[p], x->slots[p]);
+      for (int s = 0; s < x->S; s++) {
+        ck_assert_int_ge(layout->slot_expert[s], 0);
+        ck_assert_int_lt(layout->slot_expert[s], x->E);
+        seen[layout->slot_expert[s]]++;
+      }
+      for (int e = 0; e < x->E; e++)
+        ck_assert_int_gt(seen[e], 0);
+      /* the revision says whether anything changed */
+      const int same = !memcmp(layout->slot_expert, x->before->slot_expert, sizeof(int) * (size_t)x->S);
+      ck_assert_int_eq(layout->revision, x->before->revision + !same);
+      /* whoever plans plans the same */
+      if (seed % 4 == 0) {
+        mt_policy_plan(again, kinds[k], &x->problem, other);
+        ck_assert_mem_eq(layout->slot_expert, other->slot_expert, sizeof(int) * (size_t)x->S);
+      }
+      /* rows are conserved */
+      mt_shares_deal(shares, x->problem.dispatch, x->cluster, &x->problem.work, layout, x->counts);
+      int64_t rows[5 * MOST], dealt = 0, all = 0;
+      ck_assert_int_le(x->S, 5 * MOST);
+      mt_layout_rows(layout, shares, rows);
+      for (int s = 0; s < x->S; s++)
+        dealt += rows[s];
+      for (int i = 0; i < x->P * x->E; i++)
+        all += x->counts[i];
+      ck_assert_int_eq(dealt, all);
+      total[k] = mt_policy_cost(x->policy, &x->problem, layout->slot_expert).total_ps;
+    }
+    ck_assert_msg(total[NKIND - 1] <= total[0] && total[NKIND - 1] <= total[2],
+                  "case %d: motley %lld, static %lld, laer %lld", (int)seed, (long long)total[NKIND - 1],
+                  (long long)total[0], (long long)total[2]);
+    mt_shares_free(shares);
+    mt_layout_free(layout);
+    mt_layout_free(other);
+    mt_policy_free(again);
+    tear_down(x);
+  }
+}
+END_TEST
+
+/* Largest rows of a device under motley's layout and solved shares. */
+static int64_t largest(struct setting *x, struct mt_layout_cost *cost)
+{
+  struct mt_layout *layout = mt_layout_new(x->cluster, x->E, x->slots);
+  struct mt_shares *shares = mt_shares_new(x->cluster, x->E, x->S);
+  int64_t *rows = MT_NEW(MT_TAG_MISC, int64_t, x->S), most = 0;
+  mt_policy_plan(x->policy, MT_LAYOUT_MOTLEY, &x->problem, layout);
+  mt_shares_deal(shares, MT_DISPATCH_SOLVED, x->cluster, &x->problem.work, layout, x->counts);
+  mt_layout_rows(layout, shares, rows);
+  for (int p = 0; p < x->P; p++) {
+    int64_t sum = 0;
+    for (int s = layout->slot_first[p]; s < layout->slot_first[p + 1]; s++)
+      sum += rows[s];
+    most = sum > most ? sum : most;
+  }
+  *cost = mt_layout_cost(x->cluster, &x->problem.work, layout, shares);
+  mt_free(rows);
+  mt_shares_free(shares);
+  mt_layout_free(layout);
+  return most;
+}
+
+START_TEST(test_motley_values)
+{
+  /* eight equal devices with two slots: the mean is 181.25 */
+  static const int64_t load[8] = {600, 560, 120, 120, 20, 10, 10, 10};
+  static const char *const nodes[] = {"8", "4,4", "5,2,1"};
+  struct mt_layout_cost cost;
+  for (int i = 0; i < 3; i++) {
+    struct setting *x = set_up(nodes[i], 8, 2, load);
+    x->problem.work.expert_bytes = x->problem.work.row_bytes = 0; /* balance alone */
+    ck_assert_int_le(largest(x, &cost), 182);
+    tear_down(x);
+  }
+  /* devices of speeds 1, 2 and 3: rows follow the speeds */
+  static const int64_t many[8] = {60000, 56000, 12000, 12000, 2000, 1000, 1000, 1000};
+  struct setting *x = set_up("3,3", 8, 3, many);
+  for (int p = 0; p < 6; p++)
+    x->cluster->place[p].speed = 30000 * (1 + p % 3);
+  set_counts(x, many);
+  int64_t most = largest(x, &cost);
+  ck_assert_int_le(cost.imbalance_ppm, 1001000);
+  ck_assert_int_ge(most, 145000 / 4 - 10); /* a device of speed 3 of 12 */
+  tear_down(x);
+}
+END_TEST
+
+START_TEST(test_large)
+{
+  /* beyond what is searched: still not worse than static and laer, still balanced */
+  struct setting *x = set_up("8,8,8,8,8,8,8,8", 48, 6, (int64_t[64]){0});
+  int64_t load[48];
+  for (int e = 0; e < 48; e++)
+    load[e] = 400000 / (e + 1);
+  set_counts(x, load);
+  struct mt_layout_cost cost;
+  largest(x, &cost);
+  ck_assert_int_le(cost.imbalance_ppm, 1010000);
+  struct mt_layout *layout = mt_layout_new(x->cluster, x->E, x->slots);
+  int64_t total[3];
+  const enum mt_layout_policy of[3] = {MT_LAYOUT_MOTLEY, MT_LAYOUT_STATIC, MT_LAYOUT_LAER};
+  for (int k = 0; k < 3; k++) {
+    mt_policy_plan(x->policy, of[k], &x->problem, layout);
+    total[k] = mt_policy_cost(x->policy, &x->problem, layout->slot_expert).total_ps;
+  }
+  ck_assert_int_le(total[0], total[1]);
+  ck_assert_int_le(total[0], total[2]);
+  mt_layout_free(layout);
+  tear_down(x);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("policy");
   TCase *tcase = tcase_create("policy");
-  tcase_set_timeout(tcase, 120);
+  tcase_set_timeout(tcase, 240);
   tcase_add_test(tcase, test_laer_covering);
   tcase_add_test(tcase, test_laer_not_covering);
   tcase_add_test(tcase, test_eplb_values);
+  tcase_add_test(tcase, test_any_cluster);
+  tcase_add_test(tcase, test_motley_values);
+  tcase_add_test(tcase, test_large);
   suite_add_tcase(suite, tcase);
   return mt_test_run(suite);
 }
