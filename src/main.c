@@ -512,7 +512,10 @@ static enum mt_status foresee(const struct arguments *a)
   struct mt_cluster *cluster;
   enum mt_status status = a->cluster ? read_cluster(a->cluster, &cluster) : this_machine((int)n, &cluster);
   if (!status) {
-    status = mt_sharding_choose(&config, cluster, &config.parallel.sharding);
+    struct mt_text_buffer why = {0}; /* JSON is alone on stdout */
+    status = a->json ? mt_sharding_weigh(&config, cluster, &config.parallel.sharding, &why)
+                     : mt_sharding_choose(&config, cluster, &config.parallel.sharding);
+    mt_free(why.text);
     if (!status)
       status = a->dry                            ? mt_forecast_print(&config, cluster)
                : a->command->bit == MT_CMD_PLAN ? mt_layouts_print(&config, cluster, a->loads, a->json)

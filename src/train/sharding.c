@@ -76,8 +76,8 @@ static double predict(const struct mt_config *config, const struct mt_cluster *c
   return seconds;
 }
 
-enum mt_status mt_sharding_choose(const struct mt_config *config, const struct mt_cluster *cluster,
-                                  enum mt_sharding *sharding)
+enum mt_status mt_sharding_weigh(const struct mt_config *config, const struct mt_cluster *cluster,
+                                 enum mt_sharding *sharding, struct mt_text_buffer *why)
 {
   const int P = cluster->nplace, E = (int)config->model.num_local_experts;
   int slots[P];
@@ -89,7 +89,6 @@ enum mt_status mt_sharding_choose(const struct mt_config *config, const struct m
   if (!E || P == 1)
     return MT_OK;
   MT_TRY(mt_layout_slots(config->parallel.slots, E, P, slots));
-  struct mt_text_buffer text = {0};
   for (int s = MT_SHARDING_FULL; s <= MT_SHARDING_OWNER; s++) {
     if (s == MT_SHARDING_NODE && cluster->nnode == 1)
       continue; /* the same as full */
@@ -97,15 +96,24 @@ enum mt_status mt_sharding_choose(const struct mt_config *config, const struct m
     one.parallel.sharding = (enum mt_sharding)s;
     double seconds = predict(&one, cluster, slots);
     int fits = mt_forecast_fits(&one, cluster);
-    mt_text_add(&text, "%s %s %.3g%s", text.text ? "," : "", mt_sharding_name((enum mt_sharding)s), seconds,
+    mt_text_add(why, "%s %s %.3g%s", why->text ? "," : "", mt_sharding_name((enum mt_sharding)s), seconds,
                 fits ? "" : " (too little memory)");
     if (fits && seconds < least) {
       least = seconds;
       *sharding = (enum mt_sharding)s;
     }
   }
-  mt_info("sharding: %s; predicted seconds of the experts in a step under a moderate skew:%s", mt_sharding_name(*sharding),
-          text.text);
-  mt_free(text.text);
+  return MT_OK;
+}
+
+enum mt_status mt_sharding_choose(const struct mt_config *config, const struct mt_cluster *cluster,
+                                  enum mt_sharding *sharding)
+{
+  struct mt_text_buffer why = {0};
+  MT_TRY(mt_sharding_weigh(config, cluster, sharding, &why));
+  if (why.text)
+    mt_info("sharding: %s; predicted seconds of the experts in a step under a moderate skew:%s", mt_sharding_name(*sharding),
+            why.text);
+  mt_free(why.text);
   return MT_OK;
 }

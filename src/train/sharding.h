@@ -7,6 +7,7 @@
 #ifndef MT_SHARDING_H
 #define MT_SHARDING_H
 #include "base/config.h"
+#include "base/text.h"
 #include "topology/cluster.h"
 
 /* What parallel.sharding comes to, into *sharding: itself, or for auto the one with the least predicted time (layout_cost.h, under the
@@ -15,6 +16,9 @@
  * if parallel.slots does not fit the cluster. */
 enum mt_status mt_sharding_choose(const struct mt_config *config, const struct mt_cluster *cluster,
                                   enum mt_sharding *sharding);
+/* The same without printing: what decided is added to *why, nothing if nothing was to be decided. */
+enum mt_status mt_sharding_weigh(const struct mt_config *config, const struct mt_cluster *cluster,
+                                 enum mt_sharding *sharding, struct mt_text_buffer *why);
 const char *mt_sharding_name(enum mt_sharding sharding);  /* Pure */
 enum mt_sharding mt_sharding_named(const char *name);     /* full if there is none of that name. Pure */
 
