@@ -96,7 +96,7 @@ struct mt_device *mt_device_host_new(const char *name, const struct mt_kernels *
   device->kernels = kernels;
   device->name = name;
   device->ctype = MT_F32;
-  device->on_host = 1;
+  device->host = device;
   device->threads = threads < 1 ? 1 : threads;
   return device;
 }
@@ -104,14 +104,15 @@ struct mt_device *mt_device_host_new(const char *name, const struct mt_kernels *
 enum mt_status mt_device_open(const char *name, int threads, struct mt_device **device)
 {
   *device = NULL;
-  if (!strcmp(name, "ref")) {
-    *device = mt_device_host_new("ref", &mt_kernels_ref, threads);
+  if (!strcmp(name, "ref") || !strcmp(name, "ref-bf16")) {
+    *device = mt_device_host_new(name[3] ? "ref-bf16" : "ref", &mt_kernels_ref, threads);
+    (*device)->ctype = name[3] ? MT_BF16 : MT_F32;
     return MT_OK;
   }
   if (!strcmp(name, "cpu") || !strncmp(name, "cpu-", 4))
     return mt_device_cpu_open(name, threads < 1 ? 1 : threads, device);
   if (mt_device_cuda_knows(name))
-    return mt_device_cuda_open(name, device);
+    return mt_device_cuda_open(name, threads < 1 ? 1 : threads, device);
   mt_error("device \"%s\" is not known: expected cpu, cuda, cuda:N or ref", name);
   return MT_USAGE;
 }

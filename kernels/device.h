@@ -46,14 +46,14 @@ struct mt_device {
   const struct mt_kernels *kernels;
   const char *name;    /* "ref", "cpu-v4": the build that was chosen */
   enum mt_dtype ctype; /* MT_F32 on a CPU */
-  int on_host;         /* 1: all spaces are the host's memory */
+  struct mt_device *host; /* computes on the host's memory: on a CPU the device itself, else one beside it, owned */
   int threads;         /* compute threads, >= 1 */
   void *work;          /* workspace of the kernels, owned; see mt_device_reserve */
   int64_t work_bytes;
   void *state; /* the backend's own */
 };
 
-/* Opens a backend: "ref" (plain loops, for tests and comparison) or "cpu" (the best of its builds; "cpu-plain",
+/* Opens a backend: "ref" (plain loops, for tests and comparison; "ref-bf16" with that ctype) or "cpu" (the best of its builds; "cpu-plain",
  * "cpu-v3", "cpu-v4" for one of them: cpu/cpu.h), with threads < 1 counting as 1. Local. The caller closes with
  * device->ops->close(device). MT_USAGE, said once, and NULL if there is no such backend. */
 enum mt_status mt_device_open(const char *name, int threads, struct mt_device **device);

@@ -397,6 +397,43 @@ static enum mt_status check_alone(const struct mt_comm *comm, const struct launc
   return MT_USAGE;
 }
 
+/* Ranks that were started with other arguments (behind mpirun's ':') name devices of their own. */
+static int names_device(const struct mt_override *override)
+{
+  static const char *const keys[] = {"parallel.device=", "parallel.precision="};
+  for (int i = 0; i < 2; i++)
+    if (!strncmp(override->text, keys[i], strlen(keys[i])))
+      return 1;
+  return 0;
+}
+
+/* The text of rank 0's configuration for the other ranks: as it would be without its own device. */
+static char *text_for_others(const struct arguments *a, unsigned commands, const char *text)
+{
+  struct mt_override *rest = MT_NEW(MT_TAG_MISC, struct mt_override, a->noverride);
+  int n = 0;
+  for (int i = 0; i < a->noverride; i++)
+    if (!names_device(&a->overrides[i]))
+      rest[n++] = a->overrides[i];
+  struct mt_config config;
+  char *others = NULL;
+  if (n < a->noverride && mt_config_read(a->argument, rest, n, commands, &config) == MT_OK) {
+    others = commands & MT_CMD_BENCH ? mt_config_print_sections(&config, commands) : mt_config_print(&config);
+    mt_config_free(&config);
+  }
+  mt_free(rest);
+  return others ? others : mt_strdup(text);
+}
+
+/* This rank's own device. Local. */
+static enum mt_status take_own_device(const struct arguments *a, struct mt_config *config)
+{
+  for (int i = 0; i < a->noverride; i++)
+    if (names_device(&a->overrides[i]))
+      MT_TRY(mt_config_override(config, &a->overrides[i]));
+  return MT_OK;
+}
+
 /* The configuration on all ranks, from rank 0's reading of it. Collective. */
 static enum mt_status read_config(struct mt_comm *comm, const struct arguments *a, struct mt_config *config)
 {
@@ -410,9 +447,14 @@ static enum mt_status read_config(struct mt_comm *comm, const struct arguments *
                                      : mt_config_print(config);
   }
   status = mt_agree(comm, status);
-  char *shared = status ? NULL : mt_bcast_text(comm, text, 0);
-  if (!status && comm->rank != 0)
+  char *others = status || comm->rank ? NULL : text_for_others(a, a->bench ? a->bench->commands : a->command->bit, text);
+  char *shared = status ? NULL : mt_bcast_text(comm, others, 0);
+  mt_free(others);
+  if (!status && comm->rank != 0) {
     status = mt_config_parse("rank 0's configuration", shared, config);
+    if (!status && (status = take_own_device(a, config)))
+      mt_config_free(config);
+  }
   if (shared)
     status = mt_agree(comm, status);
   /* Generated text is alone on stdout. */

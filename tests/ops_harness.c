@@ -468,8 +468,7 @@ static void check_differences(const struct ops_test *test, struct ops_case *c, s
 static struct mt_device *open_ref(enum mt_dtype ctype)
 {
   struct mt_device *ref;
-  ck_assert_int_eq(mt_device_open("ref", 1, &ref), MT_OK);
-  ref->ctype = ctype;
+  ck_assert_int_eq(mt_device_open(ctype == MT_F32 ? "ref" : "ref-bf16", 1, &ref), MT_OK);
   return ref;
 }
 

@@ -203,12 +203,12 @@ void ops_memory(const char *name)
     ck_assert_int_eq((uintptr_t)memory % 64, 0);
     ops->copy(device, MT_DEV_COPY, memory, from, 70);
     ops->wait(device, MT_DEV_MATH, ops->mark(device, MT_DEV_COPY));
-    if (space != MT_HOST || device->on_host)
+    if (space != MT_HOST || device->host == device)
       ops->zero(device, MT_DEV_MATH, memory + 3, 5);
     ops->copy(device, MT_DEV_MATH, to + 1, memory, 70);
     ops->copy(device, MT_DEV_MATH, to, from, 0);
     ops->sync(device, MT_DEV_MATH);
-    if (space != MT_HOST || device->on_host)
+    if (space != MT_HOST || device->host == device)
       memset(from + 3, 0, 5);
     ck_assert_int_eq(memcmp(to + 1, from, 70), 0);
     ck_assert(to[0] == 1 && to[71] == 1);

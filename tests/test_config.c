@@ -199,7 +199,7 @@ START_TEST(test_located_errors)
           "parallel.shares: found \"odd\", expected auto, even or one integer for each rank (\"2,1,4\"), from 0");
   REFUSED(with("[parallel]\nshares = 2,,1\n"), MT_CMD_TRAIN, NULL, "parallel.shares: found \"2,,1\"");
   REFUSED(with("[parallel]\nshares =\n"), MT_CMD_TRAIN, NULL, "parallel.shares: found \"\"");
-  REFUSED(with("[parallel]\ndevice = tpu\n"), MT_CMD_TRAIN, NULL, "expected one of auto, cpu");
+  REFUSED(with("[parallel]\ndevice = tpu\n"), MT_CMD_TRAIN, NULL, "expected one of auto, cpu, cuda, cuda:N");
   REFUSED(with("no sense\n"), MT_CMD_TRAIN, NULL,
           "bad.ini:12: found \"no sense\", expected [section] or key = value");
   REFUSED(with("[train\n"), MT_CMD_TRAIN, NULL, "bad.ini:12");

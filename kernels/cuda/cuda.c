@@ -5,6 +5,7 @@
  * unloaded. */
 #include "config.h"
 #include "cuda/cuda.h"
+#include "cpu/cpu.h"
 #include "base/log.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -104,7 +105,7 @@ static const struct mt_cuda_module *load(enum kind kind, char *why, size_t size)
   return NULL;
 }
 
-enum mt_status mt_device_cuda_open(const char *name, struct mt_device **device)
+enum mt_status mt_device_cuda_open(const char *name, int threads, struct mt_device **device)
 {
   enum kind kind;
   int ordinal;
@@ -127,8 +128,12 @@ enum mt_status mt_device_cuda_open(const char *name, struct mt_device **device)
     mt_error("device \"%s\" cannot be used: %s", name, why);
     return MT_USAGE;
   }
-  (*device)->on_host = 0;
-  return MT_OK;
+  enum mt_status status = mt_device_cpu_open("cpu", threads, &(*device)->host);
+  if (status != MT_OK) {
+    (*device)->ops->close(*device);
+    *device = NULL;
+  }
+  return status;
 }
 
 int mt_device_cuda_list(const char *kind, struct mt_cuda_info *info, int most, char *why, int size)

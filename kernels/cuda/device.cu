@@ -130,6 +130,8 @@ static void cuda_close(struct mt_device *device)
       MT_CUDA(cudaEventDestroy(ring->event[lane][i]));
     MT_CUDA(cudaStreamDestroy(cuda->lane[lane]));
   }
+  if (device->host)
+    device->host->ops->close(device->host);
   delete (table *)cuda->allocations;
   const struct mt_cuda_host *host = cuda->host;
   host->free(ring);

@@ -224,6 +224,14 @@ static enum mt_status read_override(struct mt_reading *reading, const char *text
   return status;
 }
 
+enum mt_status mt_config_override(struct mt_config *config, const struct mt_override *override)
+{
+  struct mt_reading reading = {.config = config, .source = MT_ZNEW(MT_TAG_MISC, struct mt_source, mt_noption)};
+  enum mt_status status = read_override(&reading, override->text);
+  mt_free(reading.source);
+  return status;
+}
+
 /* ---- the whole ---- */
 
 static void reading_begin(struct mt_reading *reading, const char *path, unsigned command,

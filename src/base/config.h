@@ -25,6 +25,7 @@ enum mt_nonfinite { MT_NONFINITE_SKIP, MT_NONFINITE_ABORT };
 enum mt_sharding { MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER, MT_SHARDING_AUTO /* see train/sharding.h */ };
 enum mt_wire { MT_WIRE_F32, MT_WIRE_BF16 };
 enum mt_exchange_kind { MT_EXCHANGE_AUTO, MT_EXCHANGE_PAIRWISE, MT_EXCHANGE_HIERARCHICAL };
+enum mt_compute { MT_COMPUTE_AUTO, MT_COMPUTE_F32, MT_COMPUTE_TF32, MT_COMPUTE_BF16 };
 enum mt_measure_when { MT_MEASURE_AUTO, MT_MEASURE_ON, MT_MEASURE_OFF };
 enum mt_layout_policy { /* see experts/policy.h */
   MT_LAYOUT_STATIC,
@@ -115,7 +116,8 @@ struct mt_config {
     enum mt_exchange_kind exchange;
     enum mt_measure_when measure; /* auto: where the exchange is chosen by cost, between nodes, or shares of unlike ranks */
     char *shares; /* of the global batch: auto | even | "n0,n1,..." one per rank */
-    char *device; /* auto | cpu */
+    char *device; /* auto | cpu | cuda | cuda:N | emulated | emulated:N; see train/session.h */
+    enum mt_compute precision; /* of a GPU */
   } parallel;
   struct {
     char *dir; /* default RUN/checkpoints */
@@ -163,6 +165,8 @@ struct mt_override {
  * listed in one warning). */
 enum mt_status mt_config_read(const char *path, const struct mt_override *overrides, int n,
                               unsigned command, struct mt_config *config);
+/* Sets one key of *config as --set does, without any further check. Local. MT_USAGE, with one message. */
+enum mt_status mt_config_override(struct mt_config *config, const struct mt_override *override);
 /* The effective configuration as INI text in table order: every option that these settings read, so that the
  * text is itself a valid file; reading it back gives the same struct. The caller frees with mt_free. Local.
  */

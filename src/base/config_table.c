@@ -161,8 +161,11 @@ const struct mt_option mt_options[] = {
           .help = "w: a plan sees the loads of the last w steps, the newest w times, the one before it w - 1 times, and so on")
   CHOICE(parallel, exchange, "auto|pairwise|hierarchical", .need = MT_NEED_EXPERTS, .fallback = "auto",
          .help = "way of rows between ranks")
-  {.section = "parallel", .key = "device", .type = MT_OPTION_WORD, .offset = AT(parallel.device), .choices = "auto|cpu",
-   .fallback = "auto", .help = "what computes"},
+  {.section = "parallel", .key = "device", .type = MT_OPTION_WORD, .offset = AT(parallel.device), 
+   .choices = "auto|cpu|cuda|cuda:N|emulated|emulated:N", .fallback = "auto",
+   .help = "what computes: CPUs, GPUs (N as CUDA numbers it), for tests GPUs that are not there; auto: GPUs where there are any"},
+  CHOICE(parallel, precision, "auto|f32|tf32|bf16", .fallback = "auto",
+         .help = "what a GPU computes in; CPUs compute in f32 (auto: bf16, emulated f32)")
 
   TEXT(checkpoint, dir, .derived = "log.dir/checkpoints", .help = "folder of the checkpoints")
   INTEGER(checkpoint, interval, 0, ANY, .fallback = "1000", .help = "steps between checkpoints; 0 = at the end only")
@@ -248,6 +251,18 @@ static int choice_number(const char *choices, const char *word)
   }
 }
 
+/* "cuda:3" where "cuda:N" is a choice. */
+static int is_numbered(const char *choices, const char *word)
+{
+  int64_t number;
+  size_t n = strcspn(word, ":") + 1;
+  char pattern[32];
+  if (!word[n - 1] || n + 2 > sizeof pattern || !mt_text_integer(word + n, &number) || number < 0 || number > 1 << 16)
+    return 0;
+  snprintf(pattern, sizeof pattern, "%.*sN", (int)n, word);
+  return choice_number(choices, pattern) >= 0;
+}
+
 static int in_range(const struct mt_option *option, double value)
 {
   return (option->open & MT_OPEN_LOW ? value > option->low : value >= option->low) &&
@@ -319,7 +334,7 @@ int mt_option_set(const struct mt_option *option, struct mt_config *config, cons
     memcpy(member, &number, sizeof number);
     return 1;
   case MT_OPTION_WORD:
-    if (choice_number(option->choices, text) < 0)
+    if (choice_number(option->choices, text) < 0 && !is_numbered(option->choices, text))
       return 0;
     break;
   case MT_OPTION_COUNTS:

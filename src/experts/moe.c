@@ -171,9 +171,9 @@ static float *slots_in_place(const struct mt_moe *moe, float *array, int l)
 }
 
 /* The pool keeps two layers' weights; a layer that it still holds (the last one when backward begins) is not fetched. */
-static float *slot_weights(const struct mt_moe *moe, int l)
+static const void *slot_weights(const struct mt_moe *moe, int l)
 {
-  return moe->in_place ? slots_in_place(moe, moe->shard.master, l) : moe->slot[l % 2];
+  return moe->in_place ? slots_in_place(moe, moe->shard.master, l) : moe->matrix[l % 2];
 }
 
 static float *slot_gradients(const struct mt_moe *moe, int l)
@@ -191,8 +191,24 @@ void mt_moe_unshard(struct mt_moe *moe, int l)
   holds[1] = layout->revision;
   holds[2] = moe->version;
   mt_tree_plan(moe->tree, moe->relayout ? l : 0, layout);
-  mt_tree_unshard_inter(moe->tree, pieces_of(moe, moe->shard.master, l), slot_weights(moe, l), moe->stride);
-  mt_tree_unshard_intra(moe->tree, slot_weights(moe, l), moe->stride);
+  struct mt_device *device = moe->device;
+  float *slot = moe->in_place ? slots_in_place(moe, moe->shard.master, l) : moe->slot[l % 2];
+  void *matrix = moe->matrix[l % 2];
+  const int64_t n = moe->nslot * moe->stride;
+  device->ops->sync(device, MT_DEV_MATH); /* what came before is no longer read */
+  mt_tree_unshard_inter(moe->tree, pieces_of(moe, moe->shard.master, l), slot, moe->stride);
+  mt_tree_unshard_intra(moe->tree, slot, moe->stride);
+  if (moe->rounded) {
+    device->kernels->convert(device, moe->rounded, MT_BF16, slot, MT_F32, n);
+    device->kernels->convert(device, matrix, MT_F32, moe->rounded, MT_BF16, n);
+  } else if (!moe->in_place && matrix != slot)
+    device->kernels->convert(device, matrix, device->ctype, slot, MT_F32, n);
+}
+
+/* A tensor of the first slot's expert; NULL if there is none. */
+static const void *tensor(const struct mt_moe *moe, int l, int64_t offset)
+{
+  return offset < 0 ? NULL : mt_at(moe->device, slot_weights(moe, l), offset);
 }
 
 /* Rows out: token rows in `from` [N,C] (by send_token) to `to`, by slot. */
@@ -246,20 +262,18 @@ static void experts_in(struct mt_moe *moe, int l)
 {
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
-  const float *w = slot_weights(moe, l);
   struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
-  device->kernels->linear(device, &in, layer->pre->data, layer->x.data, w + moe->w_in, moe->b_in < 0 ? NULL : w + moe->b_in, 0);
+  device->kernels->linear(device, &in, layer->pre->data, layer->x.data, tensor(moe, l, moe->w_in), tensor(moe, l, moe->b_in), 0);
 }
 
 void mt_moe_experts(struct mt_moe *moe, int l)
 {
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
-  const float *w = slot_weights(moe, l);
   struct mt_linear out = linear_of(moe, layer, moe->F, moe->C);
   experts_in(moe, l);
   activate(moe, layer);
-  device->kernels->linear(device, &out, moe->rows.data, moe->h.data, w + moe->w_out, moe->b_out < 0 ? NULL : w + moe->b_out, 0);
+  device->kernels->linear(device, &out, moe->rows.data, moe->h.data, tensor(moe, l, moe->w_out), tensor(moe, l, moe->b_out), 0);
 }
 
 void mt_moe_combine(struct mt_moe *moe, int l, void *out)
@@ -289,7 +303,6 @@ void mt_moe_experts_back(struct mt_moe *moe, int l)
   struct mt_device *device = moe->device;
   const struct mt_kernels *kernels = device->kernels;
   struct mt_moe_layer *layer = &moe->layer[l];
-  const float *w = slot_weights(moe, l);
   float *dw = slot_gradients(moe, l);
   int64_t Q = layer->dispatch.received;
   struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
@@ -300,13 +313,13 @@ void mt_moe_experts_back(struct mt_moe *moe, int l)
     experts_in(moe, l);
   activate(moe, layer);
   kernels->linear_dw(device, &out, dw + moe->w_out, moe->b_out < 0 ? NULL : dw + moe->b_out, moe->rows.data, moe->h.data);
-  kernels->linear_dx(device, &out, moe->h.data, moe->rows.data, w + moe->w_out, 0); /* h becomes its gradient */
+  kernels->linear_dx(device, &out, moe->h.data, moe->rows.data, tensor(moe, l, moe->w_out), 0); /* h becomes its gradient */
   if (moe->gated)
     kernels->swiglu_back(device, moe->dpre.data, moe->h.data, layer->pre->data, Q, moe->F);
   else
     kernels->gelu_back(device, moe->dpre.data, moe->h.data, layer->pre->data, Q * moe->F);
   kernels->linear_dw(device, &in, dw + moe->w_in, moe->b_in < 0 ? NULL : dw + moe->b_in, moe->dpre.data, layer->x.data);
-  kernels->linear_dx(device, &in, moe->rows.data, moe->dpre.data, w + moe->w_in, 0);
+  kernels->linear_dx(device, &in, moe->rows.data, moe->dpre.data, tensor(moe, l, moe->w_in), 0);
 }
 
 void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx)
@@ -319,10 +332,14 @@ void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx)
 
 void mt_moe_reshard(struct mt_moe *moe, int l)
 {
-  moe->device->ops->sync(moe->device, MT_DEV_MATH);
+  struct mt_device *device = moe->device;
+  float *slot = moe->in_place ? slot_gradients(moe, l) : moe->wire_grad;
+  if (slot != slot_gradients(moe, l))
+    device->ops->copy(device, MT_DEV_MATH, slot, moe->slot_grad, moe->nslot * moe->stride * 4);
+  device->ops->sync(device, MT_DEV_MATH);
   mt_tree_plan(moe->tree, moe->relayout ? l : 0, moe->layer[l].layout);
-  mt_tree_reshard_intra(moe->tree, slot_gradients(moe, l), moe->stride);
-  mt_tree_reshard_inter(moe->tree, pieces_of(moe, moe->shard.grad, l), slot_gradients(moe, l), moe->stride);
+  mt_tree_reshard_intra(moe->tree, slot, moe->stride);
+  mt_tree_reshard_inter(moe->tree, pieces_of(moe, moe->shard.grad, l), slot, moe->stride);
 }
 
 void mt_moe_gate_back(struct mt_moe *moe, int l, void *dx, const void *x, const float *wg, float *dwg)

@@ -78,11 +78,16 @@ struct mt_moe {
   struct mt_shares *shares;     /* of the layer under way */
   struct mt_tree *tree;
   struct mt_exchange *exchange;
+  int round;                    /* 1: a rank computes in bf16, so all round what experts read */
   int in_place;                 /* 1: slots are the shards themselves (whole experts here, in slot order, no replicas) */
   enum mt_dtype wire;           /* of rows between ranks */
-  float *slot[2];               /* device [nslot, stride]: a pool of two layers' weights; NULL when in place */
+  float *slot[2];               /* wire [nslot, stride]: a pool of two layers' weights as they come; NULL when in place. Beside
+                                   a device with memory of its own both are one: staging */
+  void *matrix[2];              /* device [nslot, stride] in ctype: what experts read; slot[] itself on a CPU if no rank
+                                   rounds, NULL when in place */
+  void *rounded;                /* device [nslot, stride] bf16, if ranks round and this one computes in f32 */
   int64_t in_slot[2][3];        /* which layer, layout revision and weight version a half of the pool holds */
-  float *slot_grad;             /* device [nslot, stride]; NULL when in place */
+  float *slot_grad, *wire_grad; /* device, wire [nslot, stride]: one memory on a CPU; NULL when in place */
   int64_t version;              /* of the weights; the optimizer's update changes it */
   struct mt_moe_layer *layer;   /* [nmoe] */
   /* of the micro-step under way */

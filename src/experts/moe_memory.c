@@ -180,13 +180,26 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   if (policy != MT_LAYOUT_STATIC)
     moe->relayout = mt_relayout_new(comm, config, policy, moe->nmoe, slots, &moe->work);
   moe->tree = mt_tree_new(comm, device, &moe->shard.cut, moe->relayout ? moe->nmoe : 1);
-  moe->in_place = !moe->relayout && shards_are_slots(moe);
+  const int apart = device->host != device;
+  int64_t round = device->ctype != MT_F32;
+  mt_max_int(comm, &round, 1);
+  moe->round = (int)round;
+  moe->in_place = !apart && !moe->round && !moe->relayout && shards_are_slots(moe);
   moe->exchange = mt_exchange_new(comm, config->parallel.exchange);
-  for (int i = 0; i < 2 && !moe->in_place; i++)
-    moe->slot[i] = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
+  const int64_t elements = moe->nslot * moe->stride;
+  for (int i = 0; i < 2 && !moe->in_place; i++) {
+    moe->slot[i] = i > 0 && apart ? moe->slot[0] : device_new(moe, MT_TAG_SLOT, MT_WIRE, elements * 4);
+    moe->matrix[i] = moe->slot[i];
+    if (apart || moe->round)
+      moe->matrix[i] = device_new(moe, MT_TAG_SLOT, MT_DEVICE, elements * mt_dtype_size(device->ctype));
+  }
+  if (moe->round && device->ctype == MT_F32)
+    moe->rounded = device_new(moe, MT_TAG_SLOT, MT_DEVICE, elements * 2);
   moe->in_slot[0][0] = moe->in_slot[1][0] = -1;
-  if (training && !moe->in_place)
-    moe->slot_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, moe->nslot * moe->stride * 4);
+  if (training && !moe->in_place) {
+    moe->wire_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, elements * 4);
+    moe->slot_grad = apart ? device_new(moe, MT_TAG_SLOT, MT_DEVICE, elements * 4) : moe->wire_grad;
+  }
   int64_t B = N / T + 1, R = N * K;
   moe->host_first = MT_NEW(MT_TAG_PLAN, int32_t, N + 1);
   for (int64_t t = 0; t <= N; t++)
@@ -236,9 +249,16 @@ void mt_moe_free(struct mt_moe *moe)
   mt_shares_free(moe->shares);
   mt_tree_free(moe->tree);
   mt_exchange_free(moe->exchange);
+  for (int i = 0; i < 2; i++)
+    if (moe->matrix[i] != moe->slot[i])
+      device_free(moe, MT_DEVICE, moe->matrix[i]);
+  device_free(moe, MT_DEVICE, moe->rounded);
   device_free(moe, MT_WIRE, moe->slot[0]);
-  device_free(moe, MT_WIRE, moe->slot[1]);
-  device_free(moe, MT_WIRE, moe->slot_grad);
+  if (moe->slot[1] != moe->slot[0])
+    device_free(moe, MT_WIRE, moe->slot[1]);
+  if (moe->slot_grad != moe->wire_grad)
+    device_free(moe, MT_DEVICE, moe->slot_grad);
+  device_free(moe, MT_WIRE, moe->wire_grad);
   mt_forced_free(moe->forced);
   mt_free(moe->pool_p);
   mt_free(moe->pool_picks);

@@ -56,7 +56,7 @@ struct plan {
 
 struct mt_tree {
   struct mt_comm *comm;           /* borrowed */
-  struct mt_device *device;       /* borrowed */
+  struct mt_device *host;         /* borrowed: adds, in the host's memory, where all of this lies */
   const struct mt_cut *cut;       /* borrowed */
   int *ordinal, *owners;          /* [npart, P], [npart], owned: number of a rank among those that own something; how many */
   int nplan;
@@ -70,7 +70,7 @@ struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, cons
 {
   struct mt_tree *tree = MT_ZNEW(MT_TAG_PLAN, struct mt_tree, 1);
   tree->comm = comm;
-  tree->device = device;
+  tree->host = device ? device->host : NULL;
   tree->cut = cut;
   tree->ordinal = MT_ZNEW(MT_TAG_PLAN, int, (int64_t)cut->npart * comm->size);
   tree->owners = MT_ZNEW(MT_TAG_PLAN, int, cut->npart);
@@ -359,7 +359,7 @@ void mt_tree_reshard_intra(struct mt_tree *tree, float *slot, int64_t stride)
     if (hop->starts)
       sum = from;
     else
-      tree->device->kernels->add(tree->device, sum, from, hop->count);
+      tree->host->kernels->add(tree->host, sum, from, hop->count);
   }
 }
 
@@ -375,9 +375,9 @@ void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int6
     if (hop->starts)
       sum = from;
     else
-      tree->device->kernels->add(tree->device, sum, from, hop->count);
+      tree->host->kernels->add(tree->host, sum, from, hop->count);
     if ((hop + 1 == end || hop[1].starts) && sum != to)
-      tree->device->kernels->add(tree->device, to, sum, hop->count);
+      tree->host->kernels->add(tree->host, to, sum, hop->count);
   }
 }
 

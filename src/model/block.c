@@ -8,6 +8,11 @@ static const float *weight(const struct mt_model *model, int64_t offset)
   return offset < 0 ? NULL : model->weight + offset;
 }
 
+static const void *matrix(const struct mt_model *model, int64_t offset)
+{
+  return offset < 0 ? NULL : mt_at(model->device, model->matrix, offset);
+}
+
 static float *gradient(const struct mt_model *model, int64_t offset)
 {
   return offset < 0 ? NULL : model->grad + offset;
@@ -54,8 +59,8 @@ void mt_model_batch(struct mt_model *model, int64_t B)
 void mt_model_embed(struct mt_model *model)
 {
   const struct mt_arch *arch = &model->arch;
-  model->device->kernels->embed(model->device, model->x[0], model->token, model->position, weight(model, arch->wte),
-                                weight(model, arch->wpe), model->N, arch->C);
+  model->device->kernels->embed(model->device, model->x[0], model->token, model->position, matrix(model, arch->wte),
+                                matrix(model, arch->wpe), model->N, arch->C);
 }
 
 void mt_model_attention(struct mt_model *model, int l)
@@ -71,12 +76,12 @@ void mt_model_attention(struct mt_model *model, int l)
   const struct mt_attention attention = attention_of(model);
   kernels->norm(device, arch->norm, layer->y1, layer->mean1, layer->rstd1, model->x[l], weight(model, block->norm1_w),
                 weight(model, block->norm1_b), N, C, arch->eps);
-  kernels->linear(device, &qkv, layer->qkv, layer->y1, weight(model, block->qkv_w), weight(model, block->qkv_b), 0);
+  kernels->linear(device, &qkv, layer->qkv, layer->y1, matrix(model, block->qkv_w), matrix(model, block->qkv_b), 0);
   if (arch->rope) /* q and k heads lie side by side at the start of a row */
     kernels->rope(device, layer->qkv, N, QKV, arch->H + arch->KV, arch->D, model->position, model->rope_table, 0);
   kernels->attention(device, &attention, layer->att, layer->lse, layer->qkv);
   device->ops->copy(device, MT_DEV_MATH, layer->x1, model->x[l], N * C * mt_dtype_size(device->ctype));
-  kernels->linear(device, &o, layer->x1, layer->att, weight(model, block->o_w), weight(model, block->o_b), 1);
+  kernels->linear(device, &o, layer->x1, layer->att, matrix(model, block->o_w), matrix(model, block->o_b), 1);
   kernels->norm(device, arch->norm, layer->y2, layer->mean2, layer->rstd2, layer->x1, weight(model, block->norm2_w),
                 weight(model, block->norm2_b), N, C, arch->eps);
   device->ops->copy(device, MT_DEV_MATH, model->x[l + 1], layer->x1, N * C * mt_dtype_size(device->ctype));
@@ -99,9 +104,9 @@ void mt_model_mlp(struct mt_model *model, int l)
   struct mt_layer_state *layer = &model->layer[l];
   DENSE(in, model->N, arch->C, arch->F * (arch->gated ? 2 : 1));
   DENSE(out, model->N, arch->F, arch->C);
-  device->kernels->linear(device, &in, layer->pre, layer->y2, weight(model, block->in_w), weight(model, block->in_b), 0);
+  device->kernels->linear(device, &in, layer->pre, layer->y2, matrix(model, block->in_w), matrix(model, block->in_b), 0);
   activate(model, l);
-  device->kernels->linear(device, &out, model->x[l + 1], model->h, weight(model, block->out_w), weight(model, block->out_b), 1);
+  device->kernels->linear(device, &out, model->x[l + 1], model->h, matrix(model, block->out_w), matrix(model, block->out_b), 1);
 }
 
 void mt_model_head(struct mt_model *model, int back)
@@ -116,12 +121,12 @@ void mt_model_head(struct mt_model *model, int back)
     const int64_t n = N - at < model->head_rows ? N - at : model->head_rows;
     const void *y = mt_at(device, model->y, at * C);
     DENSE(head, n, C, V);
-    kernels->linear(device, &head, model->logits, y, weight(model, arch->head), NULL, 0);
+    kernels->linear(device, &head, model->logits, y, matrix(model, arch->head), NULL, 0);
     kernels->cross_entropy(device, model->loss + at, model->logits, model->target + at, model->scale + at, n, V, back);
     if (!back)
       continue;
     kernels->linear_dw(device, &head, gradient(model, arch->head), NULL, model->logits, y);
-    kernels->linear_dx(device, &head, mt_at(device, model->dy, at * C), model->logits, weight(model, arch->head), 0);
+    kernels->linear_dx(device, &head, mt_at(device, model->dy, at * C), model->logits, matrix(model, arch->head), 0);
   }
   device->ops->copy(device, MT_DEV_MATH, model->host_loss, model->loss, N * 4);
   device->ops->sync(device, MT_DEV_MATH);
@@ -142,9 +147,10 @@ void mt_model_logits(struct mt_model *model, int64_t first, int64_t n, float *lo
     const int64_t rows = n - at < model->head_rows ? n - at : model->head_rows;
     DENSE(head, rows, arch->C, arch->V);
     device->kernels->linear(device, &head, model->logits, mt_at(device, model->y, (first + at) * arch->C),
-                            weight(model, arch->head), NULL, 0);
-    device->kernels->convert(device, model->logits, MT_F32, model->logits, device->ctype, rows * arch->V);
-    device->ops->copy(device, MT_DEV_MATH, logits + at * arch->V, model->logits, rows * arch->V * 4);
+                            matrix(model, arch->head), NULL, 0);
+    if (device->ctype != MT_F32)
+      device->kernels->convert(device, model->wide_logits, MT_F32, model->logits, device->ctype, rows * arch->V);
+    device->ops->copy(device, MT_DEV_MATH, logits + at * arch->V, model->wide_logits, rows * arch->V * 4);
     device->ops->sync(device, MT_DEV_MATH);
   }
 }
@@ -159,16 +165,16 @@ void mt_model_mlp_back(struct mt_model *model, int l)
   DENSE(in, model->N, arch->C, arch->F * (arch->gated ? 2 : 1));
   DENSE(out, model->N, arch->F, arch->C);
   if (model->config->train.recompute)
-    kernels->linear(device, &in, layer->pre, layer->y2, weight(model, block->in_w), weight(model, block->in_b), 0);
+    kernels->linear(device, &in, layer->pre, layer->y2, matrix(model, block->in_w), matrix(model, block->in_b), 0);
   activate(model, l);
   kernels->linear_dw(device, &out, gradient(model, block->out_w), gradient(model, block->out_b), model->dx, model->h);
-  kernels->linear_dx(device, &out, model->h, model->dx, weight(model, block->out_w), 0);
+  kernels->linear_dx(device, &out, model->h, model->dx, matrix(model, block->out_w), 0);
   if (arch->gated)
     kernels->swiglu_back(device, model->dpre, model->h, layer->pre, model->N, arch->F);
   else
     kernels->gelu_back(device, model->dpre, model->h, layer->pre, model->N * arch->F);
   kernels->linear_dw(device, &in, gradient(model, block->in_w), gradient(model, block->in_b), model->dpre, layer->y2);
-  kernels->linear_dx(device, &in, model->dy, model->dpre, weight(model, block->in_w), 0);
+  kernels->linear_dx(device, &in, model->dy, model->dpre, matrix(model, block->in_w), 0);
 }
 
 void mt_model_attention_back(struct mt_model *model, int l)
@@ -185,12 +191,12 @@ void mt_model_attention_back(struct mt_model *model, int l)
   kernels->norm_back(device, arch->norm, model->dx, 1, gradient(model, block->norm2_w), gradient(model, block->norm2_b),
                      model->dy, layer->x1, layer->mean2, layer->rstd2, weight(model, block->norm2_w), N, C);
   kernels->linear_dw(device, &o, gradient(model, block->o_w), gradient(model, block->o_b), model->dx, layer->att);
-  kernels->linear_dx(device, &o, model->datt, model->dx, weight(model, block->o_w), 0);
+  kernels->linear_dx(device, &o, model->datt, model->dx, matrix(model, block->o_w), 0);
   kernels->attention_back(device, &attention, model->dqkv, model->datt, layer->qkv, layer->att, layer->lse);
   if (arch->rope)
     kernels->rope(device, model->dqkv, N, QKV, arch->H + arch->KV, arch->D, model->position, model->rope_table, 1);
   kernels->linear_dw(device, &qkv, gradient(model, block->qkv_w), gradient(model, block->qkv_b), model->dqkv, layer->y1);
-  kernels->linear_dx(device, &qkv, model->dy, model->dqkv, weight(model, block->qkv_w), 0);
+  kernels->linear_dx(device, &qkv, model->dy, model->dqkv, matrix(model, block->qkv_w), 0);
   kernels->norm_back(device, arch->norm, model->dx, 1, gradient(model, block->norm1_w), gradient(model, block->norm1_b),
                      model->dy, model->x[l], layer->mean1, layer->rstd1, weight(model, block->norm1_w), N, C);
 }

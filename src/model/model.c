@@ -65,6 +65,42 @@ static void layer_free(struct mt_model *model, struct mt_layer_state *layer)
     drop(model, MT_DEVICE, all[i]);
 }
 
+/* What travels is f32 in memory that MPI reaches; what kernels read lies on the device. If any rank computes in bf16, all
+ * round what linear layers and embeddings read. */
+static void weights_new(struct mt_model *model, int training)
+{
+  struct mt_device *device = model->device;
+  const int apart = device->host != device;
+  const int64_t n = model->params.shared_length;
+  int64_t round = device->ctype != MT_F32;
+  mt_max_int(model->comm, &round, 1);
+  model->wire_weight = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, n * 4);
+  model->weight = apart ? device->ops->alloc(device, MT_TAG_PARAM, MT_DEVICE, n * 4) : model->wire_weight;
+  model->matrix = model->weight;
+  if (round)
+    model->matrix = model->rounded = device->ops->alloc(device, MT_TAG_PARAM, MT_DEVICE, n * 2);
+  if (round && device->ctype == MT_F32)
+    model->matrix = device->ops->alloc(device, MT_TAG_PARAM, MT_DEVICE, n * 4);
+  if (!training)
+    return;
+  model->wire_grad = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, n * 4);
+  model->grad = apart ? device->ops->alloc(device, MT_TAG_PARAM, MT_DEVICE, n * 4) : model->wire_grad;
+  device->ops->zero(device, MT_DEV_MATH, model->grad, n * 4);
+}
+
+static void weights_free(struct mt_model *model)
+{
+  if (model->matrix != model->rounded && model->matrix != model->weight)
+    drop(model, MT_DEVICE, model->matrix);
+  drop(model, MT_DEVICE, model->rounded);
+  if (model->weight != model->wire_weight)
+    drop(model, MT_DEVICE, model->weight);
+  if (model->grad != model->wire_grad)
+    drop(model, MT_DEVICE, model->grad);
+  drop(model, MT_WIRE, model->wire_weight);
+  drop(model, MT_WIRE, model->wire_grad);
+}
+
 /* Layers need their state only while they run, without a backward pass or if that computes it again: all share one. */
 static int states(const struct mt_model *model, int training)
 {
@@ -99,11 +135,7 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   model->shared = mt_shard_new(comm, 1, model->params.shared_length, mt_sizes_shared(config, &model->params, comm), training);
   model->tree = mt_tree_new(comm, device, &model->shared.cut, 1);
   mt_tree_plan(model->tree, 0, model->everywhere);
-  model->weight = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
-  if (training) {
-    model->grad = device->ops->alloc(device, MT_TAG_PARAM, MT_WIRE, model->params.shared_length * 4);
-    device->ops->zero(device, MT_DEV_MATH, model->grad, model->params.shared_length * 4);
-  }
+  weights_new(model, training);
 
   const int64_t C = arch->C, QKV = (arch->H + 2 * arch->KV) * arch->D, wide = arch->F * (arch->gated ? 2 : 1);
   model->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_layer_state, arch->L);
@@ -145,6 +177,7 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   model->host_loss = MT_ZNEW(MT_TAG_ACTIVATION, float, N);
   model->head_rows = mt_model_head_rows(arch->V, N);
   model->logits = act(model, model->head_rows * arch->V);
+  model->wide_logits = device->ctype == MT_F32 ? model->logits : words(model, model->head_rows * arch->V);
   struct mt_attention attention = {.B = max_B, .T = T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1,
                                    .window = arch->window};
   mt_device_reserve(device, device->kernels->attention_work(device, &attention));
@@ -173,10 +206,11 @@ void mt_model_free(struct mt_model *model)
   void *all[] = {model->y,     model->dx,    model->dy,         model->dqkv,  model->datt,     model->h,      model->dpre,
                  model->mean,  model->rstd,  model->rope_table, model->token, model->position, model->target, model->scale,
                  model->loss,  model->logits, model->segment};
+  if (model->wide_logits != model->logits)
+    drop(model, MT_DEVICE, model->wide_logits);
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     drop(model, MT_DEVICE, all[i]);
-  drop(model, MT_WIRE, model->weight);
-  drop(model, MT_WIRE, model->grad);
+  weights_free(model);
   mt_free(model->layer);
   mt_free(model->x);
   mt_free(model->host_token);
@@ -237,8 +271,17 @@ void mt_model_init(struct mt_model *model, uint64_t seed)
 
 void mt_model_publish(struct mt_model *model)
 {
-  mt_tree_unshard_inter(model->tree, model->shared.master, model->weight, 0);
-  mt_tree_unshard_intra(model->tree, model->weight, 0);
+  struct mt_device *device = model->device;
+  const int64_t n = model->params.shared_length;
+  device->ops->sync(device, MT_DEV_MATH);
+  mt_tree_unshard_inter(model->tree, model->shared.master, model->wire_weight, 0);
+  mt_tree_unshard_intra(model->tree, model->wire_weight, 0);
+  if (model->weight != model->wire_weight)
+    device->ops->copy(device, MT_DEV_MATH, model->weight, model->wire_weight, n * 4);
+  if (model->rounded)
+    device->kernels->convert(device, model->rounded, MT_BF16, model->weight, MT_F32, n);
+  if (model->rounded && model->rounded != model->matrix)
+    device->kernels->convert(device, model->matrix, MT_F32, model->rounded, MT_BF16, n);
   if (model->moe)
     model->moe->version++;
 }
@@ -246,8 +289,10 @@ void mt_model_publish(struct mt_model *model)
 void mt_model_reduce(struct mt_model *model)
 {
   struct mt_device *device = model->device;
+  if (model->grad != model->wire_grad)
+    device->ops->copy(device, MT_DEV_MATH, model->wire_grad, model->grad, model->params.shared_length * 4);
   device->ops->sync(device, MT_DEV_MATH);
-  mt_tree_reshard_intra(model->tree, model->grad, 0);
-  mt_tree_reshard_inter(model->tree, model->shared.grad, model->grad, 0);
+  mt_tree_reshard_intra(model->tree, model->wire_grad, 0);
+  mt_tree_reshard_inter(model->tree, model->shared.grad, model->wire_grad, 0);
   device->ops->zero(device, MT_DEV_MATH, model->grad, model->params.shared_length * 4);
 }

@@ -64,8 +64,11 @@ struct mt_model {
   struct mt_shard shared;               /* one vector: all shared parameters */
   struct mt_layout *everywhere;         /* the shared vector's layout: one slot on every rank */
   struct mt_tree *tree;
-  float *weight;                        /* wire [shared_length] what this rank computes with */
-  float *grad;                          /* wire [shared_length] */
+  float *wire_weight, *wire_grad;       /* wire [shared_length]: what travels */
+  float *weight, *grad;                 /* device [shared_length]: norms' and routers' weights; gradients. On a CPU the same */
+  void *matrix;                         /* device [shared_length] in ctype: what linear layers and embeddings read; `weight`
+                                           itself if no rank rounds */
+  void *rounded;                        /* device [shared_length] bf16: if ranks round, else NULL; may be `matrix` */
   int64_t B, T, N, max_B;               /* of the micro-step under way; largest B */
   struct mt_layer_state *layer;         /* [L] */
   void **x;                             /* [L + 1] residual stream before each layer and at the end, [N,C] */
@@ -79,6 +82,7 @@ struct mt_model {
   float *host_scale;                    /* host [N] */
   float *loss, *host_loss;              /* [N] */
   void *logits;                         /* device [head_rows, V] */
+  float *wide_logits;                   /* the same in f32, for who wants to see them; `logits` itself where that is f32 */
   int64_t head_rows;
   double loss_sum;                      /* of the step: sum of scale * loss over this rank's tokens */
 };

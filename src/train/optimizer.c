@@ -46,7 +46,8 @@ static void add_squares(void *self, const struct mt_param *row, int expert, int6
   (void)expert, (void)first;
   struct squares *squares = self;
   double sum;
-  squares->model->device->kernels->sum_squares(squares->model->device, &sum, shard->grad + at, n);
+  struct mt_device *host = squares->model->device->host;
+  host->kernels->sum_squares(host, &sum, shard->grad + at, n);
   squares->sum += sum;
   if (!isfinite(sum) && !squares->bad)
     squares->bad = row->name;
@@ -78,8 +79,8 @@ static void update_piece(void *self, const struct mt_param *row, int expert, int
   (void)expert, (void)first;
   struct update *update = self;
   update->adamw.weight_decay = row->decay ? (float)update->weight_decay : 0;
-  update->model->device->kernels->adamw(update->model->device, shard->master + at, shard->m + at, shard->v + at,
-                                        shard->grad + at, n, &update->adamw);
+  struct mt_device *host = update->model->device->host;
+  host->kernels->adamw(host, shard->master + at, shard->m + at, shard->v + at, shard->grad + at, n, &update->adamw);
 }
 
 void mt_optimizer_update(struct mt_model *model, const struct mt_config *config, int64_t step, double lr, double grad_scale,
@@ -93,9 +94,8 @@ void mt_optimizer_update(struct mt_model *model, const struct mt_config *config,
                                    .grad_scale = (float)grad_scale};
   if (apply)
     mt_model_pieces(model, update_piece, &update);
-  struct mt_device *device = model->device;
-  device->ops->zero(device, MT_DEV_MATH, model->shared.grad, model->shared.total * 4);
+  struct mt_device *host = model->device->host;
+  host->ops->zero(host, MT_DEV_MATH, model->shared.grad, model->shared.total * 4);
   if (model->moe)
-    device->ops->zero(device, MT_DEV_MATH, model->moe->shard.grad, model->moe->shard.total * 4);
-  device->ops->sync(device, MT_DEV_MATH);
+    host->ops->zero(host, MT_DEV_MATH, model->moe->shard.grad, model->moe->shard.total * 4);
 }

@@ -166,11 +166,25 @@ static enum mt_status choose_sharding(struct mt_session *session, int training)
   return mt_agree(comm, status);
 }
 
+/* What kernels/device.h calls the device that the configuration means for this rank. */
+static void device_name(const struct mt_config *config, char *name, size_t size)
+{
+  static const char *const suffix[] = {"", "-f32", "-tf32", "-bf16"};
+  const char *kind = strcmp(config->parallel.device, "auto") ? config->parallel.device : "cpu";
+  enum mt_compute precision = config->parallel.precision;
+  if (!strcmp(kind, "cpu"))
+    precision = MT_COMPUTE_AUTO;
+  else if (precision == MT_COMPUTE_AUTO)
+    precision = strncmp(kind, "cuda", 4) ? MT_COMPUTE_F32 : MT_COMPUTE_BF16;
+  snprintf(name, size, "%s%s", kind, suffix[precision]);
+}
+
 enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T,
                                int training, struct mt_session *session)
 {
   *session = (struct mt_session){.comm = comm, .config = config, .chosen = *config};
-  const char *name = strcmp(config->parallel.device, "auto") ? config->parallel.device : "cpu";
+  char name[64];
+  device_name(config, name, sizeof name);
   enum mt_status status =
       mt_agree(comm, mt_device_open(name, comm->cluster->place[comm->rank].threads, &session->device));
   if (status == MT_OK)

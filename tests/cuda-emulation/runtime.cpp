@@ -93,8 +93,15 @@ static const allocation *find(const void *pointer)
   return (char *)pointer <= it->first + it->second.bytes ? &it->second : nullptr;
 }
 
+/* Where the processor has memory keys, opening and closing costs nothing; else a system call for each allocation. */
+static int key = -1;
+
 static void protect(int how)
 {
+  if (key >= 0) {
+    pkey_set(key, how == PROT_NONE ? PKEY_DISABLE_ACCESS : 0);
+    return;
+  }
   for (auto &a : allocations)
     if (a.second.device && mprotect(a.second.first, (size_t)(a.second.end - a.second.first), how))
       emulated_fault("mprotect fails");
@@ -140,6 +147,8 @@ static void begin()
   if (arena == MAP_FAILED)
     emulated_fault("no address space");
   next_page = arena + PAGE;
+  if (!getenv("MOTLEY_TEST_NO_KEYS"))
+    key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
   stack_t stack = {};
   if (!sigaltstack(nullptr, &stack) && (stack.ss_flags & SS_DISABLE)) {
     stack.ss_sp = emulated_pages(64 << 10);
@@ -168,7 +177,9 @@ static cudaError_t allocate(void **result, size_t bytes, int device)
   emulated_poison(first, whole);
   char *at = first + whole - need;
   allocations[at] = allocation{first, first + whole, (int64_t)bytes, device};
-  if (device && !open_depth)
+  if (device && key >= 0)
+    pkey_mprotect(first, (size_t)whole, PROT_READ | PROT_WRITE, key);
+  else if (device && !open_depth)
     mprotect(first, (size_t)whole, PROT_NONE);
   *result = at;
   return cudaSuccess;
@@ -180,12 +191,15 @@ static cudaError_t release(void *memory, int device)
   if (it == allocations.end() || it->second.device != device)
     emulated_fault("freeing %p, which is no such memory", memory);
   size_t whole = (size_t)(it->second.end - it->second.first);
-  mprotect(it->second.first, whole, PROT_READ | PROT_WRITE);
+  if (device && !open_depth)
+    protect(PROT_READ | PROT_WRITE);
   char *end = it->first + it->second.bytes;
   if (!emulated_is_poison(end, it->second.end - end) || !emulated_is_poison(it->second.first, it->first - it->second.first))
     emulated_fault("something wrote before or behind %lld bytes of memory", (long long)it->second.bytes);
   mmap(it->second.first, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   allocations.erase(it);
+  if (device && !open_depth)
+    protect(PROT_NONE);
   return cudaSuccess;
 }
 

@@ -1,0 +1,70 @@
+#!/bin/sh
+# The program on emulated GPUs, alone and beside CPU ranks in one job: rounding only, against one CPU rank.
+. "${srcdir-.}/tests/program.sh"
+[ -e "$(dirname "$compare")/motley-cuda-emulated.so" ] || { echo "skipped: no emulation of CUDA (no C++ compiler)"; exit 77; }
+
+# as_one RANKS NODES ARGS...: against the run on one rank, to $tolerance.
+tolerance=1e-5
+as_one() {
+  ranks=$1 MOTLEY_NODES=$2
+  export MOTLEY_NODES
+  [ -n "$MOTLEY_NODES" ] || unset MOTLEY_NODES
+  shift 2
+  rm -rf cut
+  run 0 "$ranks" train c.ini --set log.dir=cut "$@"
+  same log one/log.jsonl cut/log.jsonl 1 5 $tolerance
+  same weights one/checkpoints/step-00000005.h5 cut/checkpoints/step-00000005.h5 $tolerance
+  unset MOTLEY_NODES
+}
+gpu=parallel.device=emulated
+
+for family in mixtral gpt2; do
+  say "$family"
+  config $family "train.steps = 5" "train.lr = 1e-3" "train.warmup = 0" "moe.z_loss = 0.01" \
+    "model.router_aux_loss_coef = 0.02" >c.ini
+  rm -rf one
+  run 0 1 train c.ini --set log.dir=one
+  as_one 1 '' --set $gpu
+  as_one 3 2,1 --set $gpu:2 --set parallel.exchange=hierarchical
+  # behind a colon ranks have other arguments, and so other devices
+  as_one 1 1,2 : -np 2 "$motley" train c.ini --set $gpu:1
+  says 1 'kernels, by ranks: cpu-[a-z0-9]* on 1, emulated on 2'
+  as_one 2 3,1 --set $gpu --set parallel.layout=random : -np 2 "$motley" train c.ini
+  says 1 'kernels, by ranks: emulated on 2, cpu-[a-z0-9]* on 2'
+done
+
+say "layouts and shares that follow measured speeds, on unlike devices"
+config mixtral "train.steps = 5" "train.lr = 1e-3" "train.warmup = 0" "parallel.shares = auto" "parallel.layout = motley" >c.ini
+rm -rf one
+run 0 1 train c.ini --set log.dir=one
+as_one 2 1,2 : -np 1 "$motley" train c.ini --set $gpu
+
+say "bf16 on some ranks rounds weights on all"
+tolerance=5e-2
+rm -rf cut
+run 0 1 train c.ini --set log.dir=cut : -np 1 "$motley" train c.ini --set $gpu --set parallel.precision=bf16
+same log one/log.jsonl cut/log.jsonl 1 5 $tolerance
+differs log one/log.jsonl cut/log.jsonl 1 5 1e-5
+says 1 'emulated-bf16 on 1'
+
+say "from one device to another: go on, evaluate, generate"
+config mixtral "train.steps = 6" "data.valid = $work/valid.txt" >c.ini
+run 0 2 train c.ini --set log.dir=cpu
+run 0 2 train c.ini --set log.dir=gpu --set $gpu --set train.steps=3
+run 0 1 train c.ini --set log.dir=gpu : -np 1 "$motley" train c.ini --set $gpu:1
+same log cpu/log.jsonl gpu/log.jsonl 1 6 1e-4
+run 0 1 generate c.ini --set log.dir=gpu --set generate.prompt=The --set generate.length=30 --set generate.temperature=0
+cp out plain
+run 0 1 generate c.ini --set log.dir=gpu --set generate.prompt=The --set generate.length=30 --set generate.temperature=0 \
+  --set $gpu
+is "generated text" "$(cat out)" "$(cat plain)"
+run 0 2 eval c.ini --set log.dir=gpu --set $gpu:2
+
+say "mistakes"
+run 2 1 train c.ini --set log.dir=none --set parallel.device=emulated:7
+says 1 'found 3 devices'
+run 2 2 train c.ini --set log.dir=none : -np 1 "$motley" train c.ini --set parallel.device=emulated:x
+says 1 'expected one of auto, cpu'
+run 2 1 train c.ini --set log.dir=none --set parallel.device=cpu:1
+says 1 'expected one of auto, cpu'
+finish
