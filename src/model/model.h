@@ -19,7 +19,7 @@
  * efficient. Pure. */
 static inline int64_t mt_model_head_rows(int64_t V, int64_t N)
 {
-  enum { BYTES = 16 << 20, LEAST = 128 };
+  enum { BYTES = 64 << 20, LEAST = 128 };
   int64_t rows = BYTES / (V * 4) < LEAST ? LEAST : BYTES / (V * 4);
   return rows < N ? rows : N;
 }
