@@ -77,6 +77,26 @@ tolerance=1e-5
 run 0 1 train c.ini --set log.dir=two
 differs weights one/checkpoints/step-00000005.h5 two/checkpoints/step-00000005.h5 1e-5
 
+say "layouts that follow the load, under skewed routing that moves on"
+# follows OPTION=VALUE...: the same, and layouts really changed
+follows() {
+  as_one "$@"
+  is "relayouts of $*" "$(grep -c '"event": "relayout"' cut/log.jsonl | awk '{ print ($1 > 0) }')" 1
+}
+config mixtral "train.steps = 5" "train.lr = 1e-3" "train.warmup = 0" "moe.router = zipf" "moe.skew = 1.5" "moe.drift = 2" >c.ini
+rm -rf one
+run 0 1 train c.ini --set log.dir=one --set parallel.layout=motley
+is "relayouts on one rank" "$(grep -c relayout one/log.jsonl)" 0
+follows 2 1,1 parallel.layout=motley
+follows 3 2,1 parallel.layout=laer parallel.relayout_window=1 train.micro_batch=1
+follows 4 1,3 parallel.layout=motley parallel.slots=0,5,2,1
+follows 4 1,3 parallel.layout=eplb parallel.slots=2 parallel.sharding=node parallel.dispatch=lite
+follows 7 2,1,4 parallel.layout=flexmoe parallel.slots=3 train.recompute=true
+follows 7 2,1,4 parallel.layout=motley parallel.slots=2 parallel.sharding=owner parallel.exchange=pairwise
+follows 7 2,1,4 parallel.layout=motley parallel.relayout_interval=2 parallel.dispatch=lite moe.capacity_factor=100
+as_one 4 1,3 parallel.layout=motley parallel.sharding=owner
+is "relayouts without a slot to spare" "$(grep -c relayout cut/log.jsonl)" 0
+
 say "the same bits, whatever the exchange"
 MOTLEY_NODES=2,1,4
 export MOTLEY_NODES

@@ -120,6 +120,55 @@ run 0 2 train c.ini --set log.dir=alike --set train.steps=1
 says 0 "^measured: " # ranks alike: nothing to measure for shares
 is "shares" "$(sed -n 's/.*"shares": \(\[[^]]*\]\).*/\1/p' alike/log.jsonl)" "[5, 5]"
 
+say "everything by what is measured: sharding, shares, layouts and the loads that they follow go on where they were"
+MOTLEY_NODES=1,3 MOTLEY_SLOW=1:4
+export MOTLEY_NODES MOTLEY_SLOW
+set -- "parallel.shares = -" "parallel.layout = -" "parallel.sharding = -" "parallel.shard_sizes = -"
+for slots in 3 0,5,2,1; do
+  config mixtral "$@" "parallel.slots = $slots" "checkpoint.interval = 4" "train.valid_interval = 3" "data.valid = $work/valid.txt" >c.ini
+  rm -rf auto kept
+  run 0 4 train c.ini --set log.dir=auto
+  says 1 "^measured: .*; took "
+  says 1 "^sharding: [a-z]*; predicted seconds of the experts"
+  mkdir -p kept/checkpoints
+  cp auto/checkpoints/step-00000004.h5 kept/checkpoints
+  run 0 4 train c.ini --set log.dir=kept
+  says 1 "after step 4 (the same ranks and places: goes on bit for bit)"
+  says 1 "^measured: .*; as "
+  says 0 "^sharding: "
+  says "$(grep -c '"event": "relayout"' auto/log.jsonl | awk '{ print ($1 > 0) }')" "^layouts and the loads they follow: as the checkpoint has them$"
+  same log auto/log.jsonl kept/log.jsonl 5 12 0
+  same weights auto/checkpoints/step-00000012.h5 kept/checkpoints/step-00000012.h5 0
+done
+say "layouts in full shards follow, whatever the start chose"
+config mixtral "$@" "parallel.sharding = full" "parallel.slots = 3" "checkpoint.interval = 4" >c.ini
+rm -rf auto kept
+run 0 4 train c.ini --set log.dir=auto
+is "relayouts" "$(grep -c '"event": "relayout"' auto/log.jsonl | awk '{ print ($1 > 0) }')" 1
+for ranks in 4 3; do
+  rm -rf kept
+  mkdir -p kept/checkpoints
+  cp auto/checkpoints/step-00000004.h5 kept/checkpoints
+  if [ $ranks = 4 ]; then
+    run 0 4 train c.ini --set log.dir=kept --set train.lr=1e-3 --set train.steps=5
+    says 1 "^layouts and the loads they follow: those of the checkpoint, as a hint$"
+    rm -rf kept
+    mkdir -p kept/checkpoints
+    cp auto/checkpoints/step-00000004.h5 kept/checkpoints
+    run 0 4 train c.ini --set log.dir=kept
+    says 1 "^layouts and the loads they follow: as the checkpoint has them$"
+    grep '"event": "relayout"' auto/log.jsonl | sed 's/, "measured_s.*//' | awk -F'"step": ' '$2 + 0 > 4' >was
+    grep '"event": "relayout"' kept/log.jsonl | sed 's/, "measured_s.*//' >now
+    is "relayouts after the resume" "$(cat now)" "$(cat was)"
+    same weights auto/checkpoints/step-00000012.h5 kept/checkpoints/step-00000012.h5 0
+  else
+    MOTLEY_NODES= run 0 3 train c.ini --set log.dir=kept --set train.steps=9
+    says 1 "^layouts: static at first; the checkpoint has none for these ranks and slots$"
+    same log auto/log.jsonl kept/log.jsonl 5 9 1e-5
+  fi
+done
+unset MOTLEY_NODES MOTLEY_SLOW
+
 say "what was decided once is not decided again: cosine to a fixed step, positions over epochs, stopped during warm-up"
 # 99 samples, 10 a step: the second epoch begins within step 10.
 config mixtral "data.train = $work/short.txt" "train.schedule = cosine" "train.decay_steps = 11" "train.min_lr = 1e-4" >c.ini

@@ -157,8 +157,8 @@ const struct mt_option mt_options[] = {
          .help = "how rows are dealt over an expert's slots: evenly in the node, or so that the last rank is done early")
   INTEGER(parallel, relayout_interval, 1, ANY, .need = MT_NEED_FOLLOWING, .fallback = "1",
           .help = "steps between plans of layouts")
-  INTEGER(parallel, relayout_window, 1, 1000, .need = MT_NEED_FOLLOWING, .fallback = "5",
-          .help = "w: a plan sees the loads of the last w steps, the newest w times, the one before it w - 1 times, and so on")
+  INTEGER(parallel, relayout_window, 1, 16, .need = MT_NEED_FOLLOWING, .fallback = "5",
+          .help = "last steps whose loads a plan sees, each with twice the weight of the one before it")
   CHOICE(parallel, exchange, "auto|pairwise|hierarchical", .need = MT_NEED_EXPERTS, .fallback = "auto",
          .help = "way of rows between ranks")
   {.section = "parallel", .key = "device", .type = MT_OPTION_WORD, .offset = AT(parallel.device), 

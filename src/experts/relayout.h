@@ -2,12 +2,13 @@
  *
  * The problem: experts are rebuilt from shards at every use, so any layout may be the next one, and the best depends on
  * where tokens go now; but planning takes time, and ranks must never disagree. The idea: the counts that every micro-step
- * exchanges anyway are summed over each step and kept for the last `window` steps. As soon as a step's last counts are known,
- * a thread of rank l mod P plans layer l, while the backward pass goes on; the plans travel in one gather, while gradients
- * are reduced; at the end of the step all ranks adopt them together. So a layout lags one step behind the load, and serves
- * whole steps, forward and backward; and between steps nothing is pending: what a checkpoint must hold is the layouts in
- * force and the windows. If planning takes longer than the backward pass, training waits for it: the same layouts are in
- * force in the same steps however long anything took.
+ * exchanges anyway are summed over each step and kept for the last `window` steps, each with twice the weight of the one
+ * before it (loads drift: in LAER-MoE's published ones the last step alone foretells the next best; but few tokens are
+ * noisy). As soon as a step's last counts are known, a thread of rank l mod P plans layer l, while the backward pass goes on;
+ * the plans travel in one gather, while gradients are reduced; at the end of the step all ranks adopt them together. So a
+ * layout lags one step behind the load, and serves whole steps, forward and backward; and between steps nothing is pending:
+ * what a checkpoint must hold is the layouts in force and the windows. If planning takes longer than the backward pass,
+ * training waits for it: the same layouts are in force in the same steps however long anything took.
  * The trap: only training steps count. Evaluation and generation route tokens too; they use the layouts and leave no trace. */
 #ifndef MT_RELAYOUT_H
 #define MT_RELAYOUT_H
