@@ -4,8 +4,10 @@
  * that all see the same machine, batch and routing (moe.router = zipf makes one that is known and moves on; a step's number
  * says where it stands). A step is the whole one: forward, backward, update, planning and adopting layouts. Beside what was
  * measured stands what layout_cost.h predicts for the routing that the step really had, under the layouts that it really had.
- * The bound: what lies outside the experts as measured, the least median of all; and the experts' rows over all speeds
- * together, with nothing sent. No layout can do better; none needs to reach it. */
+ * Static layouts have a slot for each expert and none to spare: more would be copies beside the first.
+ * The bound: what lies outside the experts as measured, the least median of all; the experts' rows over all speeds together;
+ * and what must cross between nodes, evenly over their uplinks: of each expert, wherever it is at home, either another node's
+ * rows or its weights, whichever is less. No layout under any sharding can do better. */
 #include "train/bench_relayout.h"
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "comm/measure.h"
+#include "comm/way.h"
 #include "experts/layout_cost.h"
 #include "experts/policy.h"
 #include "train/sharding.h"
@@ -49,6 +52,7 @@ static int line_up(const struct mt_config *config, enum mt_sharding sharding, co
     c[n] = (struct contender){.config = *config};
     c[n].config.parallel.layout = MT_LAYOUT_STATIC;
     c[n].config.parallel.sharding = (enum mt_sharding)s;
+    c[n].config.parallel.slots = (char *)"";
     snprintf(c[n].name, sizeof c[n].name, "static, %s", mt_sharding_name((enum mt_sharding)s));
     n++;
   }
@@ -99,25 +103,47 @@ static void close_contender(struct contender *c)
   mt_model_free(c->model);
 }
 
-/* Picoseconds of the experts in a step whose micro-steps all were as the last one: as predicted, and by speeds alone. */
+/* Picoseconds that what must cross between nodes takes at least. */
+static double least_between_nodes(const struct mt_work *work, const struct mt_cluster *cluster, int E, const int64_t *counts)
+{
+  const int nnode = cluster->nnode;
+  double bytes = 0;
+  for (int e = 0; e < E; e++) {
+    double all = 0, most = 0; /* of a home, and of the best one */
+    for (int q = 0; q < nnode; q++) {
+      int64_t rows = 0;
+      for (int p = cluster->node_first[q]; p < cluster->node_first[q + 1]; p++)
+        rows += counts[(int64_t)p * E + e];
+      double less = fmin((double)(rows * work->row_bytes * work->row_trips), (double)(work->expert_bytes * work->expert_trips));
+      all += less;
+      most = fmax(most, less);
+    }
+    bytes += all - most;
+  }
+  return bytes / nnode * (double)mt_link_usual(cluster, MT_LEVEL_NET).beta_ps;
+}
+
+/* Seconds of the experts in a step whose micro-steps all were as the last one: as predicted, and the bound. */
 static void predict(struct contender *c, double *predicted_s, double *least_s)
 {
   const struct mt_moe *moe = c->model->moe;
   const struct mt_cluster *cluster = moe->comm->cluster;
   const int P = cluster->nplace;
   int64_t ps[P];
-  double speed = 0, rows = 0, cost = 0;
+  double speed = 0, rows = 0, cost = 0, crossing = 0;
   mt_work_row_ps(&moe->work, cluster, ps);
   for (int p = 0; p < P; p++)
     speed += 1 / (double)ps[p];
   for (int l = 0; l < moe->nmoe; l++) {
     mt_shares_deal(moe->shares, moe->kind, cluster, &moe->work, c->before[l], moe->layer[l].counts);
     cost += (double)mt_layout_cost(cluster, &moe->work, c->before[l], moe->shares).total_ps;
+    crossing += least_between_nodes(&moe->work, cluster, moe->E, moe->layer[l].counts);
     for (int i = 0; i < P * moe->E; i++)
       rows += (double)moe->layer[l].counts[i];
   }
   *predicted_s = 1e-12 * cost * (double)c->step->batch.nmicro;
-  *least_s = 1e-12 * rows / speed * (double)c->step->batch.nmicro;
+  const double computing = rows / speed;
+  *least_s = 1e-12 * (moe->work.hidden ? fmax(computing, crossing) : computing + crossing) * (double)c->step->batch.nmicro;
 }
 
 /* One step of one contender; at < 0: not counted. Returns the bound's part for the experts. */
