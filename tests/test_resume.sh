@@ -136,7 +136,7 @@ for slots in 3 0,5,2,1; do
   says 1 "after step 4 (the same ranks and places: goes on bit for bit)"
   says 1 "^measured: .*; as "
   says 0 "^sharding: "
-  says "$(grep -c '"event": "relayout"' auto/log.jsonl | awk '{ print ($1 > 0) }')" "^layouts and the loads they follow: as the checkpoint has them$"
+  says 1 "^layouts and the loads they follow: as the checkpoint has them$"
   same log auto/log.jsonl kept/log.jsonl 5 12 0
   same weights auto/checkpoints/step-00000012.h5 kept/checkpoints/step-00000012.h5 0
 done
