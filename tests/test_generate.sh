@@ -84,6 +84,19 @@ for family in mixtral gpt2; do
   [ -n "$few" ] && right || wrong "no loss of two sequences"
 done
 
+say "a model of one position: a token follows from the one before it alone"
+for family in mixtral gpt2; do
+  rm -rf run
+  config $family "model.max_position_embeddings = 1" "train.steps = 10" "train.lr = 0.1" "generate.length = 40" "generate.prompt = b" >c.ini
+  run 0 2 train c.ini
+  generated 0
+  after=$text
+  for prompt in ab " b" "sob"; do
+    generated 2 --set "generate.prompt=$prompt"
+    is "after $prompt" "$text" "${prompt%b}$after"
+  done
+done
+
 say "token ids"
 rm -rf run
 awk 'BEGIN { for (i = 0; i < 2000; i++) printf "%c%c", i % 7 + 2, 2 }' | LC_ALL=C tr '\002' '\001' >ids.bin

@@ -113,7 +113,7 @@ enum mt_status mt_generate_run(struct mt_comm *comm, const struct mt_config *con
   int64_t T = config->model.max_position_embeddings, need = (int64_t)strlen(config->generate.prompt) + config->generate.length;
   T = config->data.seq_length > 0 && config->data.seq_length < T ? config->data.seq_length : T;
   T = need < T ? need : T;
-  T = T < 2 ? 2 : T;
+  T = T < 1 ? 1 : T;
   struct mt_session session;
   enum mt_status status = mt_session_open(comm, config, 1, T, 0, &session);
   if (status == MT_OK) {
