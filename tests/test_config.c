@@ -332,6 +332,13 @@ START_TEST(test_combinations)
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "model.decoder_sparse_step=3", "expected at most num_hidden_layers (2)");
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "data.seq_length=33", "expected at most model.max_position_embeddings (32)");
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "model.vocab_size=255", "expected at least 256");
+  REFUSED(with("global_batch = 100000000\n"), MT_CMD_TRAIN, "train.micro_batch=33554432", /* 2^25 * 32 * 2 */
+          "--set: train.micro_batch: found 33554432 sequences of 32 tokens, 2 experts a token; expected less than 2^31 rows");
+  REFUSED("[model]\nfamily=mixtral\nn_embd=1048576\nn_layer=65536\nn_head=1024\nn_inner=16777216\nn_positions=32\n"
+          "[data]\ntrain=x\n[train]\nsteps=1\n", MT_CMD_TRAIN, NULL,
+          "bad.ini:3: model.hidden_size: found 1048576, and so some 2.8e+19 parameters; expected less than 7.2e+16");
+  REFUSED(with("global_batch = 100000000\nmicro_batch = 33554431\n[model]\nhead_dim = 65536\n"), MT_CMD_TRAIN,
+          "model.num_attention_heads=65536", "expected less than 2.9e+17 bytes");
   REFUSED(with("[model]\nvocab_size=65537\n"), MT_CMD_TRAIN, "data.format=uint16", "expected at most 65536");
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "data.document=start", "data.document: found no data.document_id");
   REFUSED(MIXTRAL, MT_CMD_TRAIN, "data.document=both", "expected one of none, start, end");

@@ -1,6 +1,9 @@
 /* Counted memory. ranks: 1 */
 #include "test.h"
+#include <fcntl.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 START_TEST(test_counts)
 {
@@ -38,12 +41,30 @@ START_TEST(test_growth)
 }
 END_TEST
 
+/* A product of sizes that wraps around would be a small block. */
+START_TEST(test_too_many)
+{
+  static const int64_t count[] = {((int64_t)1 << 61) + 1, -(((int64_t)1 << 61) + 1), INT64_MAX, -1};
+  pid_t child = fork();
+  ck_assert_int_ge(child, 0);
+  if (child == 0) {
+    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    memset(MT_NEW(MT_TAG_PLAN, int64_t, count[_i]), 0, 8);
+    _exit(0);
+  }
+  int status;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("memory");
   TCase *tests = tcase_create("memory");
   tcase_add_test(tests, test_counts);
   tcase_add_test(tests, test_growth);
+  tcase_add_loop_test(tests, test_too_many, 0, 4);
   suite_add_tcase(suite, tests);
   return mt_test_run(suite);
 }

@@ -2,6 +2,7 @@
 #include "config_table.h"
 #include "log.h"
 #include "memory.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -180,6 +181,31 @@ static enum mt_status check_training(struct mt_reading *r)
   return MT_OK;
 }
 
+/* Rows are numbered in 32 bits, and sizes of arrays computed in 64. In doubles nothing overflows. */
+static enum mt_status check_sizes(struct mt_reading *r)
+{
+  const struct mt_config *c = r->config;
+  const double most = 0x1p58; /* bytes, of all parameters or an array of a micro-step */
+  const double C = (double)c->model.hidden_size, F = (double)c->model.intermediate_size, D = (double)c->model.head_dim;
+  const double QKV = D * (double)(c->model.num_attention_heads + 2 * c->model.num_key_value_heads);
+  const double E = (double)c->model.num_local_experts, T = (double)c->data.seq_length;
+  const double K = E > 0 ? (double)c->model.num_experts_per_tok : 1, rows = (double)c->train.micro_batch * T * K;
+  if (rows >= INT32_MAX)
+    return mt_reading_refuse(r, "train.micro_batch",
+                             "found %lld sequences of %lld tokens, %.0f experts a token; expected less than 2^31 rows in a "
+                             "micro-step", (long long)c->train.micro_batch, (long long)c->data.seq_length, K);
+  double parameters = (double)c->model.num_hidden_layers * (2 * QKV * C + (E + 1) * C + 3 * fmax(E, 1) * F * C) +
+                      2 * (double)c->model.vocab_size * C + (double)c->model.max_position_embeddings * fmax(C, D);
+  if (4 * parameters >= most)
+    return mt_reading_refuse(r, "model.hidden_size", "found %lld, and so some %.1e parameters; expected less than %.1e",
+                             (long long)c->model.hidden_size, parameters, most / 4);
+  double width = fmax(fmax(C, 2 * F), fmax(QKV, E + 1));
+  if (8 * rows * width >= most)
+    return mt_reading_refuse(r, "train.micro_batch", "found %lld, and so %.0f rows of %.0f numbers; expected less than %.1e bytes",
+                             (long long)c->train.micro_batch, rows, width, most);
+  return MT_OK;
+}
+
 static enum mt_status check_slots(struct mt_reading *r)
 {
   const char *text = r->config->parallel.slots;
@@ -209,6 +235,7 @@ enum mt_status mt_config_check(struct mt_reading *reading)
   MT_TRY(check_model(reading));
   MT_TRY(check_data(reading));
   MT_TRY(check_training(reading));
+  MT_TRY(check_sizes(reading));
   MT_TRY(check_slots(reading));
   if (!*reading->config->log.dir)
     return mt_reading_refuse(reading, "log.dir", "found nothing, expected a folder");

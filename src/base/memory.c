@@ -72,6 +72,14 @@ void mt_memory_account(enum mt_tag tag, enum mt_space space, int64_t bytes, int 
   count(tag, bytes, blocks);
 }
 
+int64_t mt_array_bytes(int64_t n, int64_t size)
+{
+  int64_t bytes;
+  MT_CHECK(!__builtin_mul_overflow(n, size, &bytes), "a request for %lld times %lld bytes of memory", (long long)n,
+           (long long)size);
+  return bytes;
+}
+
 void *mt_alloc(enum mt_tag tag, int64_t bytes)
 {
   MT_CHECK(bytes >= 0 && bytes < INT64_MAX / 2, "a request for %lld bytes of memory", (long long)bytes);
@@ -151,7 +159,7 @@ static int enlarge(enum mt_tag tag, void **buffer, int64_t *capacity, int64_t ne
     mt_free(old);
     old = NULL;
   }
-  *buffer = mt_alloc(tag, *capacity * size);
+  *buffer = mt_alloc(tag, mt_array_bytes(*capacity, size));
   if (old)
     memcpy(*buffer, old, (size_t)held);
   mt_free(old);

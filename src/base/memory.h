@@ -41,8 +41,10 @@ char *mt_strdup(const char *text);
 char *mt_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* n elements of a type. */
-#define MT_NEW(tag, type, n) ((type *)mt_alloc((tag), (int64_t)(n) * (int64_t)sizeof(type)))
-#define MT_ZNEW(tag, type, n) ((type *)mt_zalloc((tag), (int64_t)(n) * (int64_t)sizeof(type)))
+#define MT_NEW(tag, type, n) ((type *)mt_alloc((tag), mt_array_bytes((n), (int64_t)sizeof(type))))
+#define MT_ZNEW(tag, type, n) ((type *)mt_zalloc((tag), mt_array_bytes((n), (int64_t)sizeof(type))))
+/* n * size; a product that 64 bits do not hold ends the job. Pure. */
+int64_t mt_array_bytes(int64_t n, int64_t size);
 
 /* Makes room for `need` elements of `size` bytes in a buffer that holds *capacity of them: if it is too small, frees it
  * and allocates max(need, 1.5 * *capacity); the contents are lost. *buffer may be NULL (with *capacity 0). Counted as a
