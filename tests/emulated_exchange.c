@@ -164,6 +164,7 @@ static void test_patterns(int kind)
     each_row(rows, seed, width, send, 1, 0, name);
     memset(recv, 0x5a, (size_t)(received * width + 64));
     mt_exchange_plan(exchange, plan, &pattern, width);
+    mt_exchange_reserve(exchange, plan);
     for (int direction = MT_FORWARD; direction <= MT_BACK; direction++) {
       double m, b;
       if (direction == MT_BACK)
@@ -239,6 +240,7 @@ static void test_bandwidth(int kind, double mbit)
   each_row(many, 0, width, send, 1, 0, mt_exchange_name(exchange));
   memset(recv, 0x5a, (size_t)(received * width + 64));
   mt_exchange_plan(exchange, plan, &pattern, width);
+  mt_exchange_reserve(exchange, plan);
   double before = 0, messages_before, bytes_before, messages, bytes, best = 1e9;
   for (int turn = 0; turn < 4; turn++) { /* the first opens connections and is not counted */
     double m, b;

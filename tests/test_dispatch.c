@@ -24,6 +24,7 @@ struct play {
   int P, E, S;
   int slots[MAX_RANK];
   struct mt_comm comm[MAX_RANK];
+  struct mt_dispatcher dispatcher[MAX_RANK];
   struct mt_dispatch dispatch[MAX_RANK];
   struct source source[MAX_RANK];
   int64_t *counts; /* [P, E] */
@@ -43,7 +44,8 @@ static struct play *play_new(struct mt_cluster *cluster, int E, const int *slots
   p->counts = MT_ZNEW(MT_TAG_MISC, int64_t, p->P * E);
   for (int r = 0; r < p->P; r++) {
     p->comm[r] = made_up_comm(cluster, r);
-    p->dispatch[r] = mt_dispatch_new(&p->comm[r], slots[r]);
+    p->dispatcher[r] = mt_dispatcher_new(&p->comm[r], p->layout);
+    p->dispatch[r] = mt_dispatch_new(slots[r]);
   }
   return p;
 }
@@ -60,6 +62,7 @@ static void source_free(struct source *source)
 static void play_free(struct play *p)
 {
   for (int r = 0; r < p->P; r++) {
+    mt_dispatcher_free(&p->dispatcher[r]);
     mt_dispatch_free(&p->dispatch[r]);
     source_free(&p->source[r]);
   }
@@ -164,7 +167,7 @@ static void plan(struct play *p)
   for (int r = 0; r < p->P; r++) {
     struct mt_routing routing = {p->source[r].ntoken, p->source[r].nrow, p->source[r].first,
                                  p->source[r].expert};
-    mt_dispatch_plan(&p->dispatch[r], &p->comm[r], p->layout, p->shares, &routing);
+    mt_dispatch_plan(&p->dispatcher[r], &p->dispatch[r], p->layout, p->shares, &routing);
   }
 }
 
@@ -204,15 +207,15 @@ static void check_patterns(const struct play *p)
         const struct mt_comm *comm = &p->comm[r];
         int from = s - comm->node_first[comm->node], to = d - comm->node_first[comm->node];
         if (from >= 0 && from < comm->node_size)
-          ck_assert_int_eq(p->dispatch[r].pattern.out[from * p->P + d], expected);
+          ck_assert_int_eq(p->dispatcher[r].pattern.out[from * p->P + d], expected);
         if (to >= 0 && to < comm->node_size)
-          ck_assert_int_eq(p->dispatch[r].pattern.in[s * comm->node_size + to], expected);
+          ck_assert_int_eq(p->dispatcher[r].pattern.in[s * comm->node_size + to], expected);
       }
     }
   for (int r = 0; r < p->P; r++) {
-    ck_assert_int_eq(mt_pattern_sent(&p->comm[r], &p->dispatch[r].pattern), p->source[r].nrow);
+    ck_assert_int_eq(mt_pattern_sent(&p->comm[r], &p->dispatcher[r].pattern), p->source[r].nrow);
     ck_assert_int_eq(p->dispatch[r].sent, p->source[r].nrow);
-    ck_assert_int_eq(mt_pattern_received(&p->comm[r], &p->dispatch[r].pattern), p->dispatch[r].received);
+    ck_assert_int_eq(mt_pattern_received(&p->comm[r], &p->dispatcher[r].pattern), p->dispatch[r].received);
   }
 }
 

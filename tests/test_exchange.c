@@ -127,8 +127,10 @@ static void try_exchange(struct mt_comm *comm, MPI_Comm ordered, struct mt_excha
       x[send_at[r] + i] = byte_of(comm->rank, r, i);
   MPI_Alltoallv(x, send_n, send_at, MPI_BYTE, oracle, recv_n, recv_at, MPI_BYTE, ordered);
 
-  struct mt_exchange_plan *plan = mt_exchange_plan_new();
+  struct mt_exchange_plan *plan = mt_exchange_plan_new(), *other = mt_exchange_plan_new();
   mt_exchange_plan(exchange, plan, &pattern, width);
+  mt_exchange_plan(exchange, other, &pattern, width);
+  mt_exchange_reserve(exchange, plan);
   int64_t messages, bytes;
   expect_traffic(comm, count, width, npiece, &messages, &bytes);
   for (enum mt_direction direction = MT_FORWARD; direction <= MT_BACK; direction++) {
@@ -136,6 +138,7 @@ static void try_exchange(struct mt_comm *comm, MPI_Comm ordered, struct mt_excha
     double traffic[2] = {(double)-comm->sent_messages[MT_LEVEL_NET], (double)-comm->sent_bytes[MT_LEVEL_NET]};
     int forward = direction == MT_FORWARD;
     mt_exchange_begin(exchange, plan, direction, forward ? x : there, forward ? there : again);
+    mt_exchange_plan(exchange, other, &pattern, width); /* another one, meanwhile */
     mt_exchange_end(exchange);
     faults->allocated += mt_memory_allocations() != allocations;
     traffic[0] += (double)comm->sent_messages[MT_LEVEL_NET];
@@ -155,6 +158,7 @@ static void try_exchange(struct mt_comm *comm, MPI_Comm ordered, struct mt_excha
   free_guarded(again);
   free_guarded(oracle);
   mt_exchange_plan_free(plan);
+  mt_exchange_plan_free(other);
   mt_pattern_free(&pattern);
 }
 

@@ -64,14 +64,18 @@ const char *mt_exchange_name(const struct mt_exchange *x)
 
 void mt_exchange_plan(struct mt_exchange *x, struct mt_exchange_plan *plan, const struct mt_pattern *pattern, int64_t width)
 {
-  MT_CHECK(!x->script, "an exchange was planned before the last one ended");
   mt_planner_write(&x->planner, plan, pattern, width);
+}
+
+void mt_exchange_reserve(struct mt_exchange *x, const struct mt_exchange_plan *plan)
+{
+  MT_CHECK(!x->script, "an exchange was reserved before the last one ended");
   for (int i = 0; i < 2; i++) {
     const struct mt_script *script = &plan->script[i];
     mt_requests_reserve(&x->set, (int)script->nrequest);
     mt_grow(MT_TAG_COMM, (void **)&x->label, &x->label_capacity, script->nrequest, sizeof *x->label);
     mt_grow(MT_TAG_COMM, (void **)&x->open, &x->open_capacity, script->nstep, sizeof *x->open);
-    mt_grow(MT_TAG_COMM, &x->stage, &x->stage_capacity, script->stage_rows * width, 1);
+    mt_grow(MT_TAG_COMM, &x->stage, &x->stage_capacity, script->stage_rows * plan->width, 1);
   }
 }
 

@@ -51,11 +51,15 @@ const char *mt_exchange_name(
 /* An empty plan, for mt_exchange_plan. Local. */
 struct mt_exchange_plan *mt_exchange_plan_new(void);
 void mt_exchange_plan_free(struct mt_exchange_plan *plan); /* NULL allowed */
-/* Makes the plan that of this pattern at `width` bytes a row, and room in the exchange to carry it out; the pattern is not
- * needed after that. The plan stays good until it is made anew, whatever other plans the exchange carries out. Local (comm
- * may be made up), from equal patterns on all ranks; grows by half what is too small. */
+/* Makes the plan that of this pattern at `width` bytes a row; the pattern is not needed after that. The plan stays good until
+ * it is made anew, whatever other plans the exchange carries out. Local (comm may be made up), from equal patterns on all
+ * ranks; grows by half what is too small in the plan. Touches nothing of an exchange under way, so another thread may plan
+ * meanwhile. */
 void mt_exchange_plan(struct mt_exchange *exchange, struct mt_exchange_plan *plan, const struct mt_pattern *pattern,
                       int64_t width);
+/* Makes room in staging and requests to carry out the plan, both directions. Local; grows by half when too small. Before
+ * begin, which does not allocate, and not while an exchange is under way. */
+void mt_exchange_reserve(struct mt_exchange *exchange, const struct mt_exchange_plan *plan);
 /* Bytes of staging that this rank holds for its plans so far (forecasts). */
 int64_t mt_exchange_staging(const struct mt_exchange *exchange);
 /* Starts the exchange; send and recv (wire memory, not overlapping) must stay untouched until end, the plan too. Collective

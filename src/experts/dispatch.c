@@ -3,9 +3,9 @@
 #include "base/memory.h"
 #include <string.h>
 
-struct mt_dispatch mt_dispatch_new(const struct mt_comm *comm, int nslot)
+struct mt_dispatch mt_dispatch_new(int nslot)
 {
-  return (struct mt_dispatch){.slot_row = MT_ZNEW(MT_TAG_PLAN, int64_t, nslot + 1), .pattern = mt_pattern_new(comm)};
+  return (struct mt_dispatch){.slot_row = MT_ZNEW(MT_TAG_PLAN, int64_t, nslot + 1)};
 }
 
 void mt_dispatch_free(struct mt_dispatch *dispatch)
@@ -15,8 +15,29 @@ void mt_dispatch_free(struct mt_dispatch *dispatch)
   mt_free(dispatch->gather);
   mt_free(dispatch->scatter);
   mt_free(dispatch->slot_row);
-  mt_pattern_free(&dispatch->pattern);
   memset(dispatch, 0, sizeof *dispatch);
+}
+
+struct mt_dispatcher mt_dispatcher_new(const struct mt_comm *comm, const struct mt_layout *layout)
+{
+  const int mine = layout->slot_first[comm->rank + 1] - layout->slot_first[comm->rank];
+  return (struct mt_dispatcher){.comm = comm, .pattern = mt_pattern_new(comm),
+                                .next = MT_NEW(MT_TAG_PLAN, int64_t, layout->slot_first[comm->size] + 1),
+                                .arrive = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)comm->size * mine),
+                                .slot_next = MT_NEW(MT_TAG_PLAN, int64_t, mine),
+                                .left = MT_NEW(MT_TAG_PLAN, int64_t, layout->nexpert),
+                                .at = MT_NEW(MT_TAG_PLAN, int32_t, layout->nexpert)};
+}
+
+void mt_dispatcher_free(struct mt_dispatcher *dispatcher)
+{
+  mt_pattern_free(&dispatcher->pattern);
+  mt_free(dispatcher->next);
+  mt_free(dispatcher->arrive);
+  mt_free(dispatcher->slot_next);
+  mt_free(dispatcher->left);
+  mt_free(dispatcher->at);
+  memset(dispatcher, 0, sizeof *dispatcher);
 }
 
 void mt_dispatch_count(const struct mt_routing *routing, int nexpert, int64_t *counts)
@@ -26,19 +47,20 @@ void mt_dispatch_count(const struct mt_routing *routing, int nexpert, int64_t *c
     counts[routing->expert[i]]++;
 }
 
-void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, const struct mt_layout *layout,
+void mt_dispatch_plan(struct mt_dispatcher *dispatcher, struct mt_dispatch *dispatch, const struct mt_layout *layout,
                       const struct mt_shares *shares, const struct mt_routing *routing)
 {
+  const struct mt_comm *comm = dispatcher->comm;
   const int me = comm->rank, P = comm->size, E = layout->nexpert, n = comm->node_size;
   const int node0 = comm->node_first[comm->node], my_first = layout->slot_first[me];
   const int mine = layout->slot_first[me + 1] - my_first, S = layout->slot_first[P];
-  struct mt_pattern *pattern = &dispatch->pattern;
-  memset(pattern->out, 0, sizeof(int64_t) * (size_t)n * (size_t)P);
-  memset(pattern->in, 0, sizeof(int64_t) * (size_t)n * (size_t)P);
-  int64_t to_slot[S + 1];                        /* rows from me to each slot */
-  int64_t arrive[(size_t)P * (size_t)mine + 1]; /* rows from each rank to each of my slots */
-  memset(to_slot, 0, sizeof to_slot);
-  memset(arrive, 0, sizeof arrive);
+  struct mt_pattern *pattern = &dispatcher->pattern;
+  int64_t *next = dispatcher->next;     /* first rows from me to each slot, then the next row of it */
+  int64_t *arrive = dispatcher->arrive; /* rows from each rank to each of my slots */
+  memset(pattern->out, 0, sizeof *pattern->out * (size_t)n * (size_t)P);
+  memset(pattern->in, 0, sizeof *pattern->in * (size_t)n * (size_t)P);
+  memset(next, 0, sizeof *next * ((size_t)S + 1));
+  memset(arrive, 0, sizeof *arrive * (size_t)P * (size_t)mine);
 
   for (int s = 0; s < P; s++) {
     const int same_node = comm->cluster->node_of[s] == comm->node;
@@ -50,23 +72,21 @@ void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, 
       if (d >= node0 && d < node0 + n)
         pattern->in[(int64_t)s * n + (d - node0)] += rows;
       if (s == me)
-        to_slot[slot] += rows;
+        next[slot + 1] += rows;
       if (d == me)
         arrive[(int64_t)s * mine + (slot - my_first)] += rows;
     }
   }
 
-  /* Sending order: by slot, then by position. next[slot] runs through the slot's rows. */
+  /* Sending order: by slot, then by position. */
   mt_grow(MT_TAG_PLAN, (void **)&dispatch->place, &(int64_t){dispatch->sent_capacity}, routing->nrow, sizeof(int32_t));
   mt_grow(MT_TAG_PLAN, (void **)&dispatch->send_token, &dispatch->sent_capacity, routing->nrow, sizeof(int32_t));
   dispatch->sent = routing->nrow;
-  int64_t next[S + 1];
-  next[0] = 0;
   for (int slot = 0; slot < S; slot++)
-    next[slot + 1] = next[slot] + to_slot[slot];
+    next[slot + 1] += next[slot];
   /* at[e] is the run of (me, e) that takes rows now, left[e] how many more. */
-  int32_t at[E + 1];
-  int64_t left[E + 1];
+  int32_t *at = dispatcher->at;
+  int64_t *left = dispatcher->left;
   for (int e = 0; e < E; e++) {
     at[e] = shares->first[(int64_t)me * E + e];
     left[e] = at[e] < shares->first[(int64_t)me * E + e + 1] ? shares->rows[at[e]] : 0;
@@ -82,9 +102,9 @@ void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, 
       dispatch->send_token[row] = (int32_t)t;
     }
 
-  int64_t received = 0;
+  int64_t received = 0, *slot_next = dispatcher->slot_next;
   for (int j = 0; j < mine; j++) {
-    dispatch->slot_row[j] = received;
+    dispatch->slot_row[j] = slot_next[j] = received;
     for (int s = 0; s < P; s++)
       received += arrive[(int64_t)s * mine + j];
   }
@@ -93,8 +113,6 @@ void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, 
   mt_grow(MT_TAG_PLAN, (void **)&dispatch->gather, &(int64_t){dispatch->received_capacity}, received, sizeof(int32_t));
   mt_grow(MT_TAG_PLAN, (void **)&dispatch->scatter, &dispatch->received_capacity, received, sizeof(int32_t));
   int64_t row = 0; /* in arrival order */
-  int64_t slot_next[mine + 1];
-  memcpy(slot_next, dispatch->slot_row, sizeof slot_next);
   for (int s = 0; s < P; s++)
     for (int j = 0; j < mine; j++)
       for (int64_t i = arrive[(int64_t)s * mine + j]; i > 0; i--, row++) {

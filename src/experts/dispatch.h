@@ -26,19 +26,33 @@ struct mt_dispatch {
   int32_t *gather;        /* host [Q]: arrival order of a row that is in slot order */
   int32_t *scatter;       /* host [Q]: slot order of a row that is in arrival order */
   int64_t *slot_row;      /* host [my slots + 1]: slot j has rows [slot_row[j], slot_row[j + 1]) */
-  struct mt_pattern pattern;
   /* owned memory behind the above */
   int64_t sent_capacity, received_capacity;
 };
 
-struct mt_dispatch mt_dispatch_new(const struct mt_comm *comm, int nslot); /* Local */
+struct mt_dispatch mt_dispatch_new(int nslot); /* of this rank's slots. Local */
 void mt_dispatch_free(struct mt_dispatch *dispatch);
+
+/* Plans a rank's dispatches, one at a time. */
+struct mt_dispatcher {
+  const struct mt_comm *comm; /* borrowed */
+  struct mt_pattern pattern;  /* of the dispatch planned last */
+  /* scratch, owned; mine = this rank's slots */
+  int64_t *next;          /* [S + 1] */
+  int64_t *arrive;        /* [P, mine] */
+  int64_t *slot_next;     /* [mine] */
+  int64_t *left;          /* [E] */
+  int32_t *at;            /* [E] */
+};
+/* For layouts with the slots and experts of this one. Local. */
+struct mt_dispatcher mt_dispatcher_new(const struct mt_comm *comm, const struct mt_layout *layout);
+void mt_dispatcher_free(struct mt_dispatcher *dispatcher);
 /* counts[E] of this rank's rows. Local. */
 void mt_dispatch_count(const struct mt_routing *routing, int nexpert, int64_t *counts);
-/* Fills the dispatch from the shares of the counts of all ranks ([P][E], this rank's row as mt_dispatch_count gives it).
- * Local, the same numbers on all ranks; allocates only where rows outgrow the buffers (a counted growth). O(runs + P slots
- * of this rank). */
-void mt_dispatch_plan(struct mt_dispatch *dispatch, const struct mt_comm *comm, const struct mt_layout *layout,
+/* Fills the dispatch, and the dispatcher's pattern, from the shares of the counts of all ranks ([P][E], this rank's row as
+ * mt_dispatch_count gives it). Local, the same numbers on all ranks; allocates only where rows outgrow the dispatch's buffers
+ * (a counted growth). O(runs + P slots of this rank). */
+void mt_dispatch_plan(struct mt_dispatcher *dispatcher, struct mt_dispatch *dispatch, const struct mt_layout *layout,
                       const struct mt_shares *shares, const struct mt_routing *routing);
 
 #endif

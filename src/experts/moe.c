@@ -127,7 +127,7 @@ void mt_moe_counts(struct mt_moe *moe, int l)
       moe->sums.dropped += picks - rows;
     }
   mt_shares_deal(moe->shares, moe->kind, moe->comm->cluster, &moe->work, layer->layout, layer->counts);
-  mt_dispatch_plan(dispatch, moe->comm, layer->layout, moe->shares, &layer->routing);
+  mt_dispatch_plan(&moe->dispatcher, dispatch, layer->layout, moe->shares, &layer->routing);
   if (moe->relayout && moe->number)
     mt_relayout_count(moe->relayout, l, layer->counts);
   moe->sums.received[l] += dispatch->received;

@@ -76,6 +76,7 @@ struct mt_moe {
   enum mt_dispatch_kind kind;
   struct mt_work work;
   struct mt_shares *shares;     /* of the layer under way */
+  struct mt_dispatcher dispatcher;
   struct mt_tree *tree;
   struct mt_exchange *exchange;
   int round;                    /* 1: a rank computes in bf16, so all round what experts read */

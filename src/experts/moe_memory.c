@@ -43,7 +43,8 @@ void mt_moe_reserve(struct mt_moe *moe, int l)
   rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->h, MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->dpre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
-  mt_exchange_plan(moe->exchange, layer->plan, &layer->dispatch.pattern, mt_moe_row_bytes(moe));
+  mt_exchange_plan(moe->exchange, layer->plan, &moe->dispatcher.pattern, mt_moe_row_bytes(moe));
+  mt_exchange_reserve(moe->exchange, layer->plan);
 }
 
 static void layer_new(struct mt_moe *moe, int l)
@@ -69,7 +70,7 @@ static void layer_new(struct mt_moe *moe, int l)
   layer->aux = MT_NEW(MT_TAG_ACTIVATION, float, (N / moe->T + 1) * E);
   layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
   layer->pre = moe->recompute ? &moe->pre : &layer->own_pre;
-  layer->dispatch = mt_dispatch_new(moe->comm, moe->nslot);
+  layer->dispatch = mt_dispatch_new(moe->nslot);
   layer->plan = mt_exchange_plan_new();
   layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
   layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
@@ -177,6 +178,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   const int nslot = moe->fixed->slot_first[comm->size];
   const enum mt_layout_policy policy = mt_relayout_policy(config, comm->size, nslot, training);
   moe->shares = mt_shares_new(comm->cluster, E, nslot);
+  moe->dispatcher = mt_dispatcher_new(comm, moe->fixed);
   if (policy != MT_LAYOUT_STATIC)
     moe->relayout = mt_relayout_new(comm, config, policy, moe->nmoe, slots, &moe->work);
   moe->tree = mt_tree_new(comm, device, &moe->shard.cut, moe->relayout ? moe->nmoe : 1);
@@ -247,6 +249,7 @@ void mt_moe_free(struct mt_moe *moe)
   mt_layout_free(moe->fixed);
   mt_relayout_free(moe->relayout);
   mt_shares_free(moe->shares);
+  mt_dispatcher_free(&moe->dispatcher);
   mt_tree_free(moe->tree);
   mt_exchange_free(moe->exchange);
   for (int i = 0; i < 2; i++)

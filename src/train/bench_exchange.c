@@ -251,8 +251,10 @@ static enum mt_status run_case(struct bench *b)
   b->flat = mt_flat_new(comm, &b->pattern, b->width);
   b->send = mt_alloc(MT_TAG_ROW, mt_pattern_sent(comm, &b->pattern) * b->width);
   b->recv = mt_alloc(MT_TAG_ROW, mt_pattern_received(comm, &b->pattern) * b->width);
-  for (enum algorithm a = PAIRWISE; a < NALGORITHM; a++)
+  for (enum algorithm a = PAIRWISE; a < NALGORITHM; a++) {
     mt_exchange_plan(b->exchange[a], b->plan[a], &b->pattern, b->width);
+    mt_exchange_reserve(b->exchange[a], b->plan[a]);
+  }
   enum mt_status status = try_all(b, traffic);
   if (status == MT_OK) {
     int times = mt_turns(comm, b->seconds, NALGORITHM, run, b, took);

@@ -59,8 +59,10 @@ static void rows_kept(const struct mt_config *config, const struct mt_layout *la
           pattern.in[(int64_t)s * comm->node_size + (to - first)] += shares->rows[i];
       }
     *rows = grown(*rows, here);
-    if (several)
+    if (several) {
       mt_exchange_plan(exchange, plan, &pattern, config->model.hidden_size * wire);
+      mt_exchange_reserve(exchange, plan);
+    }
   }
   *staging = mt_exchange_staging(exchange);
   mt_pattern_free(&pattern);
@@ -118,7 +120,7 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
   bytes[MT_TAG_ROW] += L * Q * (8 + 4 * C) + kept * Q * 4 * wide + Q * (C * wire + 4 * C + 4 * F + 4 * wide);
   bytes[MT_TAG_COMM] += tree_staging(layout, comm, &cut);
   bytes[MT_TAG_COMM] += (double)staging;
-  bytes[MT_TAG_PLAN] += L * (8 * P * E + 16 * P * comm->node_size + 8 * R + 8 * Q) + 8 * N;
+  bytes[MT_TAG_PLAN] += L * (8 * P * E + 8 * R + 8 * Q) + 16 * P * comm->node_size + 8 * N;
   mt_cut_free(&cut);
 }
 
