@@ -3,7 +3,7 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* Vertices 0 .. E nnode - 1 are the rows of (expert, node); then one hub an expert; then the devices. */
+/* Vertices 0 .. E nnode - 1 are the rows of (node, expert), a node's together; then one hub an expert; then the devices. */
 struct mt_solver {
   int most_rank, most_node; /* that there is room for */
   int P, E, S, nnode;
@@ -20,10 +20,13 @@ struct mt_solver {
   int64_t *excess;     /* [nsource] rows not placed yet */
   int64_t *cap, *spare; /* [P] rows a device takes by the time in question; what of it is free */
   const int64_t *ps;   /* [P] borrowed */
+  int64_t *demand;     /* [E nnode] */
+  /* what the search looks at: the sources [source, source_end), the devices [device, device_end) */
+  int source, source_end, device, device_end;
   int between;         /* rows may go to hubs */
   int32_t *level, *queue, *next; /* [nsource + P] of the search; next: the arc to be tried next */
   int64_t *node_out, *node_in;   /* [nnode] rows over uplinks */
-  int32_t *order;      /* [nsource] those with few arcs first */
+  int32_t *order;      /* [nsource] each node's sources, then the hubs: those with few arcs first */
   struct mt_flow result;
 };
 
@@ -48,6 +51,7 @@ struct mt_solver *mt_solver_new(const struct mt_cluster *cluster, int nexpert, i
   v->excess = MT_NEW(MT_TAG_PLAN, int64_t, v->nsource);
   v->cap = MT_NEW(MT_TAG_PLAN, int64_t, v->P);
   v->spare = MT_NEW(MT_TAG_PLAN, int64_t, v->P);
+  v->demand = MT_NEW(MT_TAG_PLAN, int64_t, v->nrow);
   v->level = MT_NEW(MT_TAG_PLAN, int32_t, nvertex);
   v->queue = MT_NEW(MT_TAG_PLAN, int32_t, nvertex);
   v->next = MT_NEW(MT_TAG_PLAN, int32_t, nvertex);
@@ -65,7 +69,7 @@ void mt_solver_free(struct mt_solver *v)
   if (!v)
     return;
   void *owned[] = {v->arc_first, v->arc_device, v->arc_slot, v->flow, v->back_first, v->back, v->back_tail,
-                   v->to_hub, v->excess, v->cap, v->spare, v->level, v->queue, v->next, v->node_out, v->node_in,
+                   v->to_hub, v->excess, v->cap, v->spare, v->demand, v->level, v->queue, v->next, v->node_out, v->node_in,
                    v->order, v->result.first, v->result.slot, v->result.rows};
   for (int i = 0; i < (int)(sizeof owned / sizeof *owned); i++)
     mt_free(owned[i]);
@@ -100,9 +104,10 @@ static void build(struct mt_solver *v, const struct mt_layout *layout)
 {
   int n = 0;
   for (int i = 0; i < v->nrow; i++) {
+    const int bin = i % v->E * v->nnode + i / v->E;
     v->arc_first[i] = n;
     if (v->nnode > 1) /* of one node the hubs' arcs are all */
-      n = add_arcs(v, layout, n, layout->expert_first[i], layout->expert_first[i + 1]);
+      n = add_arcs(v, layout, n, layout->expert_first[bin], layout->expert_first[bin + 1]);
   }
   for (int e = 0; e < v->E; e++) {
     v->arc_first[v->nrow + e] = n;
@@ -123,15 +128,35 @@ static void build(struct mt_solver *v, const struct mt_layout *layout)
   for (int p = v->P; p > 0; p--)
     v->back_first[p] = v->back_first[p - 1];
   v->back_first[0] = 0;
-  /* Those with few arcs have no choice, so they are placed first. */
+  /* Those with few arcs have no choice, so they are placed first: a counting sort of each node's sources, and of the hubs. */
   enum { MANY = 32 };
-  int at[MANY + 2] = {0};
-  for (int i = 0; i < v->nsource; i++)
-    at[1 + degree(v, i, MANY)]++;
-  for (int d = 0; d <= MANY; d++)
-    at[d + 1] += at[d];
-  for (int i = 0; i < v->nsource; i++)
-    v->order[at[degree(v, i, MANY)]++] = i;
+  for (int from = 0; from < v->nsource; from += v->E) {
+    int at[MANY + 2] = {0};
+    for (int i = from; i < from + v->E; i++)
+      at[1 + degree(v, i, MANY)]++;
+    for (int d = 0; d <= MANY; d++)
+      at[d + 1] += at[d];
+    for (int i = from; i < from + v->E; i++)
+      v->order[from + at[degree(v, i, MANY)]++] = i;
+  }
+}
+
+/* The search looks at node q alone. */
+static void look_at_node(struct mt_solver *v, const struct mt_cluster *cluster, int q)
+{
+  v->source = q * v->E;
+  v->source_end = v->source + v->E;
+  v->device = cluster->node_first[q];
+  v->device_end = cluster->node_first[q + 1];
+  v->between = 0;
+}
+
+static void look_at_all(struct mt_solver *v, int between)
+{
+  v->source = v->device = 0;
+  v->source_end = v->nsource;
+  v->device_end = v->P;
+  v->between = between;
 }
 
 /* ---- a maximum flow ---- */
@@ -139,15 +164,16 @@ static void build(struct mt_solver *v, const struct mt_layout *layout)
 /* Levels from all sources with rows left; 1 if a device with room was reached. */
 static int search(struct mt_solver *v)
 {
-  const int nvertex = v->nsource + v->P;
   int head = 0, tail = 0, found = 0;
-  for (int i = 0; i < nvertex; i++)
+  for (int p = v->device; p < v->device_end; p++)
+    v->level[v->nsource + p] = -1;
+  for (int i = v->source; i < v->source_end; i++) {
     v->level[i] = -1;
-  for (int i = 0; i < v->nsource; i++)
     if (v->excess[i] > 0) {
       v->level[i] = 0;
       v->queue[tail++] = i;
     }
+  }
   while (head < tail) {
     int i = v->queue[head++], level = v->level[i] + 1;
     if (found && level > found)
@@ -171,13 +197,13 @@ static int search(struct mt_solver *v)
         found = level;
     }
     if (v->between && i < v->nrow) {
-      int hub = v->nrow + i / v->nnode;
+      int hub = v->nrow + i % v->E;
       if (v->level[hub] < 0) {
         v->level[hub] = level;
         v->queue[tail++] = hub;
       }
     } else if (v->between) {
-      for (int r = (i - v->nrow) * v->nnode; r < (i - v->nrow + 1) * v->nnode; r++)
+      for (int r = i - v->nrow; r < v->nrow; r += v->E)
         if (v->to_hub[r] > 0 && v->level[r] < 0) {
           v->level[r] = level;
           v->queue[tail++] = r;
@@ -223,7 +249,7 @@ static int64_t push(struct mt_solver *v, int i, int64_t rows)
   if (!v->between)
     return done;
   if (i < v->nrow) {
-    int hub = v->nrow + i / v->nnode;
+    int hub = v->nrow + i % v->E;
     if (v->next[i] == narc && v->level[hub] == level) {
       int64_t moved = push(v, hub, rows - done);
       v->to_hub[i] += moved;
@@ -233,7 +259,7 @@ static int64_t push(struct mt_solver *v, int i, int64_t rows)
     return done;
   }
   for (; v->next[i] < narc + v->nnode; v->next[i]++) {
-    int r = (i - v->nrow) * v->nnode + v->next[i] - narc;
+    int r = i - v->nrow + (v->next[i] - narc) * v->E;
     if (v->to_hub[r] <= 0 || v->level[r] != level)
       continue;
     int64_t most = rows - done < v->to_hub[r] ? rows - done : v->to_hub[r], moved = push(v, r, most);
@@ -249,14 +275,14 @@ static int64_t push(struct mt_solver *v, int i, int64_t rows)
 static int64_t maximise(struct mt_solver *v)
 {
   int64_t left = 0;
-  for (int i = 0; i < v->nsource; i++)
+  for (int i = v->source; i < v->source_end; i++)
     left += v->excess[i];
   while (left > 0 && search(v)) {
-    for (int i = 0; i < v->nsource; i++)
+    for (int i = v->source; i < v->source_end; i++)
       v->next[i] = v->arc_first[i];
-    for (int p = 0; p < v->P; p++)
+    for (int p = v->device; p < v->device_end; p++)
       v->next[v->nsource + p] = v->back_first[p];
-    for (int i = 0; i < v->nsource; i++)
+    for (int i = v->source; i < v->source_end; i++)
       if (v->excess[i] > 0) {
         int64_t moved = push(v, i, v->excess[i]);
         v->excess[i] -= moved;
@@ -271,7 +297,7 @@ static int64_t maximise(struct mt_solver *v)
 static int64_t rows_by(const struct mt_solver *v, int64_t time)
 {
   int64_t rows = 0;
-  for (int p = 0; p < v->P; p++)
+  for (int p = v->device; p < v->device_end; p++)
     rows += v->level[v->nsource + p] >= 0 ? time / v->ps[p] : 0;
   return rows;
 }
@@ -280,7 +306,7 @@ static int64_t rows_by(const struct mt_solver *v, int64_t time)
 static int64_t later(const struct mt_solver *v, int64_t time, int64_t more)
 {
   int64_t n = 0, least = INT64_MAX, most = 0;
-  for (int p = 0; p < v->P; p++) {
+  for (int p = v->device; p < v->device_end; p++) {
     if (v->level[v->nsource + p] < 0)
       continue;
     n++;
@@ -303,19 +329,36 @@ static int64_t later(const struct mt_solver *v, int64_t time, int64_t more)
   return high;
 }
 
-/* Nothing placed; devices may take what they can do by `time`. */
-static void reset(struct mt_solver *v, int64_t time)
+/* A time before which the devices cannot do `rows` rows. */
+static int64_t at_least(struct mt_solver *v, int64_t rows)
+{
+  for (int p = v->device; p < v->device_end; p++)
+    v->level[v->nsource + p] = v->back_first[p + 1] > v->back_first[p] ? 0 : -1;
+  return rows ? later(v, 0, rows) : 0;
+}
+
+static void place_nothing(struct mt_solver *v)
 {
   memset(v->flow, 0, sizeof *v->flow * (size_t)v->narc);
   memset(v->to_hub, 0, sizeof *v->to_hub * (size_t)v->nrow);
-  for (int p = 0; p < v->P; p++)
-    v->spare[p] = v->cap[p] = time / v->ps[p];
+  memset(v->cap, 0, sizeof *v->cap * (size_t)v->P);
+  memset(v->spare, 0, sizeof *v->spare * (size_t)v->P);
+}
+
+/* Devices may take what they can do by `time`, no earlier than the last. */
+static void allow(struct mt_solver *v, int64_t time)
+{
+  for (int p = v->device; p < v->device_end; p++) {
+    int64_t cap = time / v->ps[p];
+    v->spare[p] += cap - v->cap[p];
+    v->cap[p] = cap;
+  }
 }
 
 /* What fits at the first try: even parts, so that no link within a node gets all, then what is left. */
 static void fill(struct mt_solver *v)
 {
-  for (int k = 0; k < v->nsource; k++) {
+  for (int k = v->source; k < v->source_end; k++) {
     const int i = v->order[k], from = v->arc_first[i], to = v->arc_first[i + 1];
     int64_t most = from < to ? v->excess[i] / (to - from) + 1 : 0;
     for (int pass = 0; pass < 2; pass++, most = INT64_MAX)
@@ -333,65 +376,49 @@ static void fill(struct mt_solver *v)
 /* The earliest time, not before `time`, by which all rows left are done, and a flow for it. */
 static int64_t earliest(struct mt_solver *v, int64_t time)
 {
-  int64_t left;
-  reset(v, time);
+  allow(v, time);
   fill(v);
-  while ((left = maximise(v)) > 0) {
+  for (int64_t left; (left = maximise(v)) > 0;) {
     time = later(v, time, left);
-    for (int p = 0; p < v->P; p++) {
-      int64_t cap = time / v->ps[p];
-      v->spare[p] += cap - v->cap[p];
-      v->cap[p] = cap;
-    }
+    allow(v, time);
   }
   return time;
 }
 
-/* A time before which all devices together cannot be done. */
-static int64_t at_least(struct mt_solver *v, const int64_t *demand)
+/* Rows of source i that have no slot in their node. */
+static int64_t homeless(const struct mt_solver *v, int i)
 {
-  int64_t total = 0;
-  for (int i = 0; i < v->nrow; i++)
-    total += demand[i];
-  for (int p = 0; p < v->P; p++)
-    v->level[v->nsource + p] = v->back_first[p + 1] > v->back_first[p] ? 0 : -1;
-  return later(v, 0, total);
+  return v->arc_first[i + 1] == v->arc_first[i] ? v->demand[i] : 0;
 }
 
 /* The earliest time if rows may go anywhere, and a flow for it, all out of the hubs. */
-static int64_t earliest_anywhere(struct mt_solver *v, const int64_t *demand, int64_t bound)
+static int64_t earliest_anywhere(struct mt_solver *v, int64_t bound)
 {
-  memset(v->excess, 0, sizeof *v->excess * (size_t)v->nrow);
-  for (int e = 0; e < v->E; e++) {
-    int64_t rows = 0;
-    for (int q = 0; q < v->nnode; q++)
-      rows += demand[e * v->nnode + q];
-    v->excess[v->nrow + e] = rows;
-  }
-  v->between = 0;
+  place_nothing(v);
+  memset(v->excess, 0, sizeof *v->excess * (size_t)v->nsource);
+  for (int i = 0; i < v->nrow; i++)
+    v->excess[v->nrow + i % v->E] += v->demand[i];
+  look_at_all(v, 0);
   return earliest(v, bound);
 }
 
-/* Rows of (expert, node) i that have no slot in their node. */
-static int64_t homeless(const struct mt_solver *v, const int64_t *demand, int i)
+/* Nothing placed: rows in their node, those that have no slot there in the hub. Returns the latter. */
+static int64_t start_at_home(struct mt_solver *v)
 {
-  return v->arc_first[i + 1] == v->arc_first[i] ? demand[i] : 0;
-}
-
-/* Nothing placed: rows in their node, those that have no slot there in the hub. */
-static void start_at_home(struct mt_solver *v, const int64_t *demand)
-{
+  int64_t all = 0;
+  place_nothing(v);
   memset(v->excess + v->nrow, 0, sizeof *v->excess * (size_t)v->E);
   for (int i = 0; i < v->nrow; i++) {
-    int64_t away = homeless(v, demand, i);
-    v->excess[i] = demand[i] - away;
-    v->excess[v->nrow + i / v->nnode] += away;
+    int64_t away = homeless(v, i);
+    v->excess[i] = v->demand[i] - away;
+    v->excess[v->nrow + i % v->E] += away;
+    all += away;
   }
-  v->between = 0;
+  return all;
 }
 
 /* Rows over the busiest uplink. Those that have no slot in their node are counted among to_hub's from here on. */
-static int64_t uplinks(struct mt_solver *v, const int64_t *demand)
+static int64_t uplinks(struct mt_solver *v)
 {
   const int nnode = v->nnode;
   memset(v->node_out, 0, sizeof *v->node_out * (size_t)nnode);
@@ -399,8 +426,8 @@ static int64_t uplinks(struct mt_solver *v, const int64_t *demand)
   for (int e = 0; e < v->E; e++) {
     int a = v->arc_first[v->nrow + e];
     for (int q = 0; q < nnode; q++) {
-      int i = e * nnode + q, n = v->arc_first[i + 1] - v->arc_first[i];
-      int64_t in = 0, out = v->to_hub[i] += homeless(v, demand, i);
+      int i = q * v->E + e, n = v->arc_first[i + 1] - v->arc_first[i];
+      int64_t in = 0, out = v->to_hub[i] += homeless(v, i);
       for (; n > 0; n--)
         in += v->flow[a++];
       int64_t own = in < out ? in : out; /* they need not leave */
@@ -416,36 +443,57 @@ static int64_t uplinks(struct mt_solver *v, const int64_t *demand)
   return most;
 }
 
+/* The earliest time if rows leave their node only where it has no slot for them: node by node, then the others' rows. */
+static int64_t earliest_at_home(struct mt_solver *v, const struct mt_cluster *cluster)
+{
+  int64_t time = 0, away = start_at_home(v);
+  for (int q = 0; q < v->nnode; q++) {
+    int64_t rows = 0, done;
+    look_at_node(v, cluster, q);
+    for (int i = v->source; i < v->source_end; i++)
+      rows += v->excess[i];
+    done = rows ? earliest(v, at_least(v, rows)) : 0;
+    time = done > time ? done : time;
+  }
+  look_at_all(v, 0);
+  return away ? earliest(v, time) : time;
+}
+
 /* A flow that is done by `time` (not before the earliest), nodes first taking their own rows. Returns the rows over the
  * busiest uplink. */
-static int64_t keep(struct mt_solver *v, const int64_t *demand, int64_t time)
+static int64_t keep(struct mt_solver *v, const struct mt_cluster *cluster, int64_t time)
 {
-  start_at_home(v, demand);
-  reset(v, time);
+  start_at_home(v);
+  for (int q = 0; q < v->nnode; q++) {
+    look_at_node(v, cluster, q);
+    allow(v, time);
+    fill(v);
+    maximise(v);
+  }
+  look_at_all(v, 0);
   fill(v);
   if (maximise(v) > 0) {
-    v->between = 1;
+    look_at_all(v, 1);
     int64_t left = maximise(v);
     MT_CHECK(!left, "%lld rows found no place by a time that is late enough", (long long)left);
   }
-  return uplinks(v, demand);
+  return uplinks(v);
 }
 
 /* The time by which the last device is done, at which that time and the uplinks together cost least, and the flow for it.
  * One falls and the other rises steadily with the time, so a golden section finds it. `bound`: no flow is done earlier. */
-static int64_t with_links(struct mt_solver *v, const int64_t *demand, int64_t bound, int64_t net_ps)
+static int64_t with_links(struct mt_solver *v, const struct mt_cluster *cluster, int64_t bound, int64_t net_ps)
 {
   enum { PROBES = 6, ENOUGH = 1000 };
-  start_at_home(v, demand);
-  const int64_t home = earliest(v, bound);
-  int64_t rows = uplinks(v, demand), best = home, least = home + net_ps * rows;
+  const int64_t home = earliest_at_home(v, cluster);
+  int64_t rows = uplinks(v), best = home, least = home + net_ps * rows;
   v->result.most_rows = rows;
   if (home - bound <= bound / ENOUGH)
     return home; /* nodes on their own are as good as all together */
-  const int64_t first = earliest_anywhere(v, demand, bound);
+  const int64_t first = earliest_anywhere(v, bound);
   /* What must leave a node leaves in any case, so the later end is where the rest no longer pays. */
   int64_t at = first, cost[2] = {-1, -1}, low = first, high = home; /* cost: of left and right */
-  const int64_t all = keep(v, demand, first);
+  const int64_t all = keep(v, cluster, first);
   if (first + net_ps * all < least) {
     best = first;
     least = first + net_ps * all;
@@ -457,7 +505,7 @@ static int64_t with_links(struct mt_solver *v, const int64_t *demand, int64_t bo
   for (int k = 0; k < PROBES && high - low > bound / ENOUGH; k++) {
     const int side = cost[0] >= 0;
     at = side ? right : left;
-    rows = v->result.most_rows = keep(v, demand, at);
+    rows = v->result.most_rows = keep(v, cluster, at);
     cost[side] = at + net_ps * rows;
     if (cost[side] < least) {
       least = cost[side];
@@ -480,7 +528,7 @@ static int64_t with_links(struct mt_solver *v, const int64_t *demand, int64_t bo
     }
   }
   if (at != best)
-    v->result.most_rows = keep(v, demand, best);
+    v->result.most_rows = keep(v, cluster, best);
   return best;
 }
 
@@ -497,13 +545,13 @@ static int emit(struct mt_solver *v, int n, int arc, int64_t rows)
 
 static void write_result(struct mt_solver *v)
 {
-  const int nnode = v->nnode;
+  const int E = v->E, nnode = v->nnode;
   int n = 0;
-  for (int e = 0; e < v->E; e++) {
+  for (int e = 0; e < E; e++) {
     const int hub = v->nrow + e;
     int own = v->arc_first[hub], at = own; /* the hub's arcs into the node; those that are used up */
-    for (int q = 0; q < nnode; q++) { /* first what comes back into its own node: it is no other node's */
-      int i = e * nnode + q, narc = v->arc_first[i + 1] - v->arc_first[i];
+    for (int i = e; i < v->nrow; i += E) { /* first what comes back into its own node: it is no other node's */
+      const int narc = v->arc_first[i + 1] - v->arc_first[i];
       for (int k = 0; k < narc; k++, own++) {
         int64_t rows = v->flow[own] < v->to_hub[i] ? v->flow[own] : v->to_hub[i];
         v->flow[own] -= rows;
@@ -512,8 +560,8 @@ static void write_result(struct mt_solver *v)
       }
     }
     for (int q = 0; q < nnode; q++) {
-      int i = e * nnode + q;
-      v->result.first[i] = n;
+      const int i = q * E + e;
+      v->result.first[e * nnode + q] = n;
       for (int a = v->arc_first[i]; a < v->arc_first[i + 1]; a++)
         n = emit(v, n, a, v->flow[a]);
       while (v->to_hub[i] > 0) {
@@ -543,21 +591,21 @@ const struct mt_flow *mt_solver_solve(struct mt_solver *v, const struct mt_clust
   v->nsource = v->nrow + v->E;
   v->ps = ps;
   v->result.last_ps = v->result.most_rows = 0;
-  int any = 0;
+  int64_t all = 0;
   for (int i = 0; i < v->nrow; i++)
-    any |= demand[i] > 0;
-  if (!any) {
+    all += v->demand[i] = demand[i % v->E * v->nnode + i / v->E];
+  if (!all) {
     memset(v->result.first, 0, sizeof *v->result.first * (size_t)(v->nrow + 1));
     return &v->result;
   }
   build(v, layout);
-  const int64_t bound = at_least(v, demand);
+  look_at_all(v, 0);
+  const int64_t bound = at_least(v, all);
   if (v->nnode > 1) {
-    v->result.last_ps = with_links(v, demand, bound, net_ps);
+    v->result.last_ps = with_links(v, cluster, bound, net_ps);
   } else {
-    v->result.last_ps = earliest_anywhere(v, demand, bound);
-    for (int e = 0; e < v->E; e++)
-      v->to_hub[e] = demand[e];
+    v->result.last_ps = earliest_anywhere(v, bound);
+    memcpy(v->to_hub, v->demand, sizeof *v->demand * (size_t)v->E);
   }
   write_result(v);
   return &v->result;
