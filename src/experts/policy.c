@@ -38,6 +38,7 @@ struct mt_policy *mt_policy_new(const struct mt_cluster *cluster, int nexpert, c
   policy->node_device = MT_NEW(MT_TAG_PLAN, int, nnode);
   policy->node_order = MT_NEW(MT_TAG_PLAN, int, nnode);
   policy->relative = MT_NEW(MT_TAG_PLAN, int64_t, P);
+  policy->node_speed = MT_NEW(MT_TAG_PLAN, int64_t, nnode);
   policy->node_load = MT_NEW(MT_TAG_PLAN, int64_t, nnode);
   policy->trial = mt_layout_new(cluster, nexpert, slots);
   policy->shares = mt_shares_new(cluster, nexpert, policy->S);
@@ -51,7 +52,7 @@ void mt_policy_free(struct mt_policy *policy)
     return;
   void *owned[] = {policy->slot_first, policy->load, policy->ps, policy->replica, policy->order, policy->copy,
                    policy->other, policy->device_load, policy->used, policy->device, policy->node_copies,
-                   policy->node_device, policy->node_order, policy->node_load, policy->relative};
+                   policy->node_device, policy->node_order, policy->node_load, policy->node_speed, policy->relative};
   for (int i = 0; i < (int)(sizeof owned / sizeof *owned); i++)
     mt_free(owned[i]);
   mt_layout_free(policy->trial);

@@ -12,9 +12,9 @@
  *           stay), and once over all devices.
  *   rivals  static, laer's two, the same placed by finish times, and the layout in force. Of all, the one is taken that
  *           costs least on the counts and on a few distortions of them, and not more on the counts than static or laer.
+ *           In large problems rivals that can be better than a chain by a 250th at most are not weighed.
  *   search  In small problems slots are then exchanged at random, first within nodes, as long as a distorted load gets done
  *           earlier; within a budget of operations, not of time, so that the result is a function of the problem.
- * In large problems there is no search; a chain is taken, unless a rival is cheaper on the counts.
  * The trap: everything here must be the same on any machine, so no doubles and no clocks. */
 #include <string.h>
 #include "base/memory.h"
@@ -28,6 +28,7 @@ enum {
   SMALL = 1 << 11,   /* size of problems that are weighed so, see size_of */
   TRIES = 6,         /* of the search, for a slot */
   BUDGET = 150000,   /* and at most: size of the parts solved, all tries together */
+  NOT_WORTH = 250,   /* part of the cost that a rival must be able to save in large problems */
   GOOD_ENOUGH = 500, /* part of the time by which a layout may miss what no layout beats */
 };
 
@@ -97,33 +98,43 @@ static int extreme(const struct mt_motley *m, int E, int largest)
   return best;
 }
 
+/* Load for the speed of the devices that hold an expert. */
+static int64_t crowded(int64_t load, int64_t cover)
+{
+  return (load << MT_LOAD_SHIFT) / (cover >> 10);
+}
+
 /* Slots of devices [low, high) that are -1: to the expert with most load for the speed of the devices that hold it. */
 static void fill_up(const struct mt_policy *policy, const int64_t *load, int low, int high, int *slot_expert)
 {
   struct mt_motley *m = policy->motley;
+  int64_t *crowd = m->left; /* the chain is done with it */
   for (int e = 0; e < policy->E; e++)
-    m->on[e] = -1;
+    crowd[e] = crowded(load[e], m->cover[e]);
   for (int p = low; p < high; p++) {
     const int from = policy->slot_first[p], to = policy->slot_first[p + 1];
-    for (int s = from; s < to; s++)
-      if (slot_expert[s] >= 0)
-        m->on[slot_expert[s]] = p;
-    for (int s = from; s < to; s++) {
-      if (slot_expert[s] >= 0)
-        continue;
-      int best = -1;
-      for (int e = 0; e < policy->E; e++)
-        if (m->on[e] != p &&
-            (best < 0 || (__int128)load[e] * m->cover[best] > (__int128)load[best] * m->cover[e]))
-          best = e;
-      if (best < 0) { /* all are here */
+    int s = from;
+    while (s < to && slot_expert[s] >= 0)
+      s++;
+    if (s == to)
+      continue;
+    /* those that are here already, out of the way */
+    for (int i = from; i < s; i++)
+      crowd[slot_expert[i]] -= INT64_MAX / 2;
+    for (; s < to; s++) {
+      int best = 0;
+      for (int e = 1; e < policy->E; e++)
+        best = crowd[e] > crowd[best] ? e : best;
+      if (crowd[best] < 0) { /* all are here */
         slot_expert[s] = slot_expert[from];
         continue;
       }
       slot_expert[s] = best;
-      m->on[best] = p;
       m->cover[best] += speed_of(policy, p);
+      crowd[best] = crowded(load[best], m->cover[best]) - INT64_MAX / 2;
     }
+    for (int i = from; i < to; i++)
+      crowd[slot_expert[i]] = crowded(load[slot_expert[i]], m->cover[slot_expert[i]]);
   }
 }
 
@@ -347,41 +358,77 @@ static int covers(const struct mt_policy *policy, const struct mt_cluster *clust
 
 /* ---- the choice ---- */
 
-/* What a layout costs at least, whatever the shares: the time of all devices together, or of one expert on those that hold
- * it; the rows that have to leave a node; the weights. */
+/* What any time T and the rows that nodes cannot do by then cost: T + c max(must, rows of a node - what it can do by T). */
+static int64_t with_uplinks(const struct mt_policy *policy, const struct mt_cluster *cluster, int64_t time, int64_t must, int64_t c)
+{
+  const int64_t *rows = policy->node_load, *speed = policy->node_speed;
+  int64_t most = must;
+  for (int q = 0; q < cluster->nnode; q++) {
+    int64_t left = rows[q] - (int64_t)((__int128)time * speed[q] >> 50);
+    most = left > most ? left : most;
+  }
+  return time + c * most;
+}
+
+/* What a layout costs at least, whatever the shares. A device takes no less than the rows allow that all devices share, or
+ * those of one expert that its holders share; what a node cannot do in time, and what it has no slot for, leaves it; what a
+ * rank has no slot for leaves the rank, and of that no more leaves the node than its uplink carries. */
 static int64_t at_least(struct mt_policy *policy, const struct mt_policy_problem *problem, const int *slot_expert)
 {
   struct mt_motley *m = policy->motley;
   const struct mt_cluster *cluster = problem->cluster;
-  const int P = policy->P, E = policy->E, nnode = policy->nnode;
+  const int E = policy->E, nnode = policy->nnode;
   struct mt_layout *trial = policy->trial;
   memcpy(trial->slot_expert, slot_expert, sizeof *slot_expert * (size_t)policy->S);
   mt_layout_index(trial, cluster, 0);
-  int64_t speed = 0, total = 0, compute = 0;
+  int64_t speed = 0, total = 0, low = 0, high = 0, must = 0, missing = 0;
   memset(m->cover, 0, sizeof *m->cover * (size_t)E);
-  for (int p = 0; p < P; p++) {
-    speed += speed_of(policy, p);
-    for (int s = trial->slot_first[p]; s < trial->slot_first[p + 1]; s++)
-      m->cover[slot_expert[s]] += speed_of(policy, p);
+  for (int e = 0; e < E; e++)
+    m->on[e] = -1;
+  for (int q = 0; q < nnode; q++) {
+    int64_t homeless = 0;
+    policy->node_load[q] = policy->node_speed[q] = 0;
+    for (int p = cluster->node_first[q]; p < cluster->node_first[q + 1]; p++) {
+      int64_t elsewhere = 0;
+      const int64_t *counts = problem->counts + (int64_t)p * E;
+      policy->node_speed[q] += trial->slot_first[p + 1] > trial->slot_first[p] ? speed_of(policy, p) : 0;
+      for (int s = trial->slot_first[p]; s < trial->slot_first[p + 1]; s++) {
+        m->cover[slot_expert[s]] += m->on[slot_expert[s]] != p ? speed_of(policy, p) : 0;
+        m->on[slot_expert[s]] = p;
+      }
+      for (int e = 0; e < E; e++) {
+        policy->node_load[q] += counts[e];
+        elsewhere += m->on[e] != p ? counts[e] : 0;
+        homeless += trial->expert_first[e * nnode + q] == trial->expert_first[e * nnode + q + 1] ? counts[e] : 0;
+      }
+      missing = elsewhere > missing ? elsewhere : missing;
+    }
+    must = homeless > must ? homeless : must;
+    speed += policy->node_speed[q];
+    total += policy->node_load[q];
+    int64_t alone = policy->node_speed[q] ? (int64_t)(((__int128)policy->node_load[q] << 50) / policy->node_speed[q]) : 0;
+    high = alone > high ? alone : high;
   }
+  low = (int64_t)(((__int128)total << 50) / speed);
   for (int e = 0; e < E; e++) {
     int64_t time = (int64_t)(((__int128)policy->load[e] << 50) / m->cover[e]);
-    compute = time > compute ? time : compute;
-    total += policy->load[e];
+    low = time > low ? time : low;
   }
-  int64_t all = (int64_t)(((__int128)total << 50) / speed), out = 0;
-  compute = all > compute ? all : compute;
-  for (int q = 0; q < nnode; q++) {
-    int64_t rows = 0;
-    for (int e = 0; e < E; e++)
-      if (trial->expert_first[e * nnode + q] == trial->expert_first[e * nnode + q + 1])
-        for (int p = cluster->node_first[q]; p < cluster->node_first[q + 1]; p++)
-          rows += problem->counts[(int64_t)p * E + e];
-    out = rows > out ? rows : out;
+  const int64_t node_ps = mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NODE);
+  const int64_t more = problem->work.row_bytes * problem->work.row_trips *
+                           mt_link_usual(cluster, MT_LEVEL_NET).beta_ps - node_ps; /* of a row that leaves its node */
+  high = high > low ? high : low;
+  for (const int64_t first = low; more > 0 && high - low > first / 4096 + 2;) { /* the sum has one minimum */
+    const int64_t a = low + (high - low) / 3, b = high - (high - low) / 3;
+    if (with_uplinks(policy, cluster, a, must, more) <= with_uplinks(policy, cluster, b, must, more))
+      high = b;
+    else
+      low = a;
   }
-  struct mt_link net = mt_link_usual(cluster, MT_LEVEL_NET);
-  struct mt_layout_cost cost = {.compute_ps = compute / problem->nstep,
-                                .exchange_ps = out * problem->work.row_bytes * problem->work.row_trips * net.beta_ps /
+  /* Within the last interval no time is earlier than its beginning, and no row fewer than at its end. */
+  const int64_t rows = more > 0 ? with_uplinks(policy, cluster, high, must, 1) - high : 0;
+  struct mt_layout_cost cost = {.compute_ps = low / problem->nstep,
+                                .exchange_ps = (rows * (more > 0 ? more : 0) + missing * (more > 0 ? node_ps : 0)) /
                                                problem->nstep,
                                 .weights_ps = mt_layout_weights(cluster, &problem->work, trial, policy->shares)};
   mt_layout_cost_total(&cost, &problem->work);
@@ -399,8 +446,8 @@ struct choice {
 static void consider(struct mt_policy *policy, const struct mt_policy_problem *problem, struct choice *c, int rival,
                      const int *slot_expert)
 {
-  /* In large problems a flow takes its time. */
-  if (c->scenes == 1 && c->any && at_least(policy, problem, slot_expert) >= c->plain)
+  /* In large problems a flow takes its time, and what can be hardly better is not weighed. */
+  if (c->scenes == 1 && c->any && at_least(policy, problem, slot_expert) >= c->plain - c->plain / NOT_WORTH)
     return;
   int64_t shifted, plain = weigh(policy, problem, slot_expert, c->scenes, &shifted);
   if (rival && plain < c->limit)

@@ -18,7 +18,7 @@ struct mt_policy {
   int *used;                /* [P] slots taken */
   int *device;              /* [P] a heap */
   int *node_copies, *node_device, *node_order; /* [nnode] */
-  int64_t *node_load;       /* [nnode] */
+  int64_t *node_load, *node_speed; /* [nnode] */
   int by_finish;            /* placement: devices are not alike */
   int64_t *relative;        /* [P] then: time a row over that of the fastest, << 20 */
   struct mt_layout *trial;  /* for scores */

@@ -484,7 +484,7 @@ static int64_t keep(struct mt_solver *v, const struct mt_cluster *cluster, int64
  * One falls and the other rises steadily with the time, so a golden section finds it. `bound`: no flow is done earlier. */
 static int64_t with_links(struct mt_solver *v, const struct mt_cluster *cluster, int64_t bound, int64_t net_ps)
 {
-  enum { PROBES = 6, ENOUGH = 1000 };
+  enum { PROBES = 3, ENOUGH = 500 };
   const int64_t home = earliest_at_home(v, cluster);
   int64_t rows = uplinks(v), best = home, least = home + net_ps * rows;
   v->result.most_rows = rows;
