@@ -189,7 +189,7 @@ const struct mt_option mt_options[] = {
    .choices = "all|static|laer|eplb|flexmoe|motley", .fallback = "all", .help = "policy of layouts, or each of them"},
   {.section = "plan", .key = "dispatch", .type = MT_OPTION_WORD, .offset = AT(plan.dispatch), .choices = "all|lite|solved",
    .fallback = "all", .help = "way of dealing rows over an expert's slots, or both"},
-  INTEGER(plan, steps, 1, 1 << 16, .fallback = "12", .help = "of loads that are made up")
+  INTEGER(plan, steps, 1, 1 << 12, .fallback = "12", .help = "of loads that are made up")
   INTEGER(plan, warmup, 0, 1 << 16, .fallback = "2", .help = "first steps that are not counted")
   BOOLEAN(plan, keep, .fallback = "false", .help = "solved: rows leave their node only where it has no slot for them")
   BOOLEAN(plan, hidden, .fallback = "false", .help = "experts' weights travel while experts compute")

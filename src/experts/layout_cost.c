@@ -33,8 +33,14 @@ static void clear(struct traffic *t, const struct mt_cluster *cluster)
   memset(t->out, 0, sizeof *t->out * 2 * (size_t)(cluster->nplace + cluster->nnode));
 }
 
-/* The longest transfer of all, `bytes` for each unit of traffic: of a device within its node, then of a node's uplink. */
-static int64_t transfer_ps(const struct traffic *t, const struct mt_cluster *cluster, int64_t bytes, int trips)
+static int64_t link_ps(struct mt_link link, int64_t units, int64_t bytes, int shift)
+{
+  return units ? (int64_t)((__int128)units * bytes * link.beta_ps >> shift) + link.alpha_ns * 1000 : 0;
+}
+
+/* The longest transfer of all, bytes / 2^shift for each unit of traffic: of a device within its node, then of a node's
+ * uplink. */
+static int64_t transfer_ps(const struct traffic *t, const struct mt_cluster *cluster, int64_t bytes, int shift, int trips)
 {
   struct mt_link node = mt_link_usual(cluster, MT_LEVEL_NODE), net = mt_link_usual(cluster, MT_LEVEL_NET);
   int64_t inside = 0, across = 0;
@@ -42,8 +48,7 @@ static int64_t transfer_ps(const struct traffic *t, const struct mt_cluster *clu
     inside = larger(inside, larger(t->out[p], t->in[p]));
   for (int q = 0; q < cluster->nnode; q++)
     across = larger(across, larger(t->node_out[q], t->node_in[q]));
-  return trips * ((inside ? inside * bytes * node.beta_ps + node.alpha_ns * 1000 : 0) +
-                  (across ? across * bytes * net.beta_ps + net.alpha_ns * 1000 : 0));
+  return trips * (link_ps(node, inside, bytes, shift) + link_ps(net, across, bytes, shift));
 }
 
 static void add_rows(struct mt_layout_cost *cost, struct traffic *t, const struct mt_cluster *cluster,
@@ -66,14 +71,15 @@ static void add_rows(struct mt_layout_cost *cost, struct traffic *t, const struc
     }
   for (int level = 0; level < MT_NLEVEL; level++)
     cost->row_bytes[level] = rows[level] * work->row_bytes * work->row_trips;
-  cost->exchange_ps = transfer_ps(t, cluster, work->row_bytes, work->row_trips);
+  cost->exchange_ps = transfer_ps(t, cluster, work->row_bytes, 0, work->row_trips);
 }
 
-/* Weights, in thousandths of an expert: where a distinct expert comes from and which ranks get it. */
+/* Weights, in 2^-SHIFT experts: where a distinct expert comes from and which ranks get it. */
 static void add_weights(struct mt_layout_cost *cost, struct traffic *t, const struct mt_cluster *cluster,
                         const struct mt_work *work, const struct mt_layout *layout)
 {
-  const int P = layout->nrank, E = layout->nexpert, nnode = layout->nnode, WHOLE = 1000;
+  const int P = layout->nrank, E = layout->nexpert, nnode = layout->nnode;
+  enum { SHIFT = 24, WHOLE = 1 << SHIFT };
   int64_t units[MT_NLEVEL] = {0}, fetches = 0;
   for (int e = 0; e < E; e++)
     for (int q = 0; q < nnode; q++) {
@@ -129,8 +135,8 @@ static void add_weights(struct mt_layout_cost *cost, struct traffic *t, const st
   for (int q = 0; work->sharding == MT_SHARDING_FULL && q < nnode; q++)
     t->node_out[q] += fetches * ((int64_t)WHOLE * (cluster->node_first[q + 1] - cluster->node_first[q]) / P);
   for (int level = 0; level < MT_NLEVEL; level++)
-    cost->weight_bytes[level] = units[level] * (work->expert_bytes / WHOLE) * work->expert_trips;
-  cost->weights_ps = transfer_ps(t, cluster, work->expert_bytes / WHOLE, work->expert_trips);
+    cost->weight_bytes[level] = (int64_t)((__int128)units[level] * work->expert_bytes >> SHIFT) * work->expert_trips;
+  cost->weights_ps = transfer_ps(t, cluster, work->expert_bytes, SHIFT, work->expert_trips);
 }
 
 void mt_layout_cost_total(struct mt_layout_cost *cost, const struct mt_work *work)

@@ -22,7 +22,7 @@ struct mt_solver; /* scratch, reused */
 struct mt_flow {
   int32_t *first; /* [E nnode + 1]: the rows of expert e on node q go to [first[e nnode + q], first[e nnode + q + 1]) */
   int32_t *slot;
-  int64_t *rows;  /* > 0 */
+  int64_t *rows;      /* > 0 */
   int64_t last_ps;    /* the last device's finish time */
   int64_t most_rows;  /* rows that leave or enter over the busiest uplink */
 };
@@ -31,7 +31,8 @@ struct mt_flow {
 struct mt_solver *mt_solver_new(const struct mt_cluster *cluster, int nexpert, int nslot);
 void mt_solver_free(struct mt_solver *solver); /* NULL allowed */
 /* Solves for demand [E][nnode], ps[P] a row on each device (>= 1) and net_ps a row over an uplink. Pure, no allocation; the
- * flow belongs to the solver, and its rows may be written over. Of slots of an expert on one rank only the first is used. At most E nnode + 2 S runs. */
+ * flow belongs to the solver, and its rows may be written over. Of slots of an expert on one rank only the first is used. At
+ * most E nnode + 2 S runs. */
 const struct mt_flow *mt_solver_solve(struct mt_solver *solver, const struct mt_cluster *cluster,
                                       const struct mt_layout *layout, const int64_t *demand, const int64_t *ps,
                                       int64_t net_ps);

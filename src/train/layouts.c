@@ -152,13 +152,13 @@ static struct figures replay(struct planning *p, enum mt_layout_policy kind, enu
   return f;
 }
 
-static void print_header(const struct planning *p, const char *loads)
+static void print_header(struct planning *p, const char *loads)
 {
   const struct mt_replay *r = &p->replay;
   mt_info("%d ranks on %d nodes, %d experts, %d slots; %d steps of %d layers %s%s, the first %d not counted; window of %d", r->P,
           p->cluster->nnode, p->E, p->S, r->nstep, r->nlayer, loads ? "from " : "made up", loads ? loads : "", first_counted(p),
           p->window);
-  mt_info("means of a layer's micro-step, forward and backward; rows of the slowest rank's time over that of an even finish");
+  mt_info("means of a layer's micro-step, forward and backward; max/mean: the slowest rank's time over that of an even finish");
   mt_info("%-8s %-7s %10s %10s %10s %10s  %7s %7s %7s  %8s  %9s %9s %9s  %9s", "policy", "dispatch", "total ms", "compute",
           "exchange", "weights", "max/mean", "p95", "worst", "replicas", "rows net", "rows node", "wts net", "planner");
   mt_info("%-8s %-7s %10s %10s %10s %10s  %7s %7s %7s  %8s  %9s %9s %9s  %9s", "", "", "", "ms", "ms", "ms", "", "", "", "",
@@ -177,7 +177,7 @@ static void print_header(const struct planning *p, const char *loads)
       }
       p->sample[n++] = sum ? (double)most * r->P / (double)sum : 1;
     }
-  summarise((struct planning *)p, n, &f);
+  summarise(p, n, &f);
   mt_info("%-8s %-7s %10s %10s %10s %10s  %7.4f %7.4f %7.4f", "recorded", "", "", "", "", "", f.imbalance, f.p95, f.worst);
 }
 
