@@ -5,7 +5,7 @@
 
 say "bench --help names them"
 run 0 0 bench --help
-for what in attention exchange gemm step unshard; do
+for what in attention exchange gemm relayout step unshard; do
   says 1 "^  $what  *[a-z].*, beside "
 done
 
@@ -58,10 +58,22 @@ is "messages" "$(awk '$1 == "unshard" || $1 == "reshard" { n += $2 + $3 + $4 + $
 run 0 1 bench unshard c.ini --set bench.seconds=0 --set parallel.layout=random
 says 1 "^  unshard  *0  *0.0  *0  *0.0 "
 
+say "bench relayout: all contenders, in turns"
+config mixtral "train.steps = 5" "parallel.layout = -" "parallel.sharding = full" "parallel.slots = 3" "moe.router = zipf" "moe.skew = 2" >turns.ini
+MOTLEY_NODES=2,1 MOTLEY_SLOW=1:3 run 0 3 bench relayout turns.ini
+says 1 "^5 steps of each in turns, on 3 ranks, 2 nodes; "
+for layout in "static, full" "static, node" "static, owner" "laer, full, lite" "motley, full"; do
+  table "$layout" 1 1
+done
+table bound 1 1
+says 1 "^of the bound's speed-up over the best static [0-9.]* is reached, by motley, full$"
+run 2 2 bench relayout dense.ini --set train.steps=2
+says 1 "bench relayout: found a model without experts"
+
 say "bad usage"
 run 2 2 bench unshard dense.ini
 says 1 "bench unshard: found a model without experts"
-for what in attention gemm step unshard; do
+for what in attention gemm relayout step unshard; do
   run 2 0 bench $what
   says 1 "bench: expected WHAT CONFIG"
 done

@@ -233,6 +233,24 @@ START_TEST(test_gather)
         mt_free(out);
         assert_none(faults, "ragged gather");
       }
+      /* the same, with other collectives while it is under way, twice */
+      struct mt_gather gather = mt_gather_new(comm);
+      unsigned char *out = mt_zalloc(MT_TAG_MISC, total + 1), mine[32];
+      for (int again = 0; again < 2; again++) {
+        memset(out, 0, (size_t)total + 1);
+        fill(mine, bytes[comm->rank], comm->rank);
+        mt_gather_begin(comm, &gather, mine, out, bytes);
+        double one = 1;
+        mt_sum(comm, &one, 1);
+        mt_barrier(comm);
+        mt_gather_end(comm, &gather);
+        int64_t faults = out[total] != 0, at = 0;
+        for (int r = 0; r < P; at += bytes[r++])
+          faults += count_wrong(out + at, bytes[r], r);
+        assert_none(faults + (one != P), "gather under way");
+      }
+      mt_free(out);
+      mt_gather_free(&gather);
     }
   }
   mt_comm_free(comm);

@@ -192,7 +192,7 @@ static void report(struct mt_comm *comm, struct contender *c, int n, int steps, 
     mt_info("%-18s %8.4f %10.4f %10.4f %9.4f %9.4f %9.2f %10.2f", c[i].name, step[i].median, step[i].quarter,
             step[i].three_quarters, experts[i].median, predicted[i].median, load[i].median, best / step[i].median);
   mt_info("%-18s %8.4f %21s %9.4f %9s %9s %10.2f", "bound", bound, "", least / steps, "", "", best / bound);
-  mt_info("%s reaches %.2f of the bound's speed-up over the best static", c[n - 1].name, bound / step[n - 1].median);
+  mt_info("of the bound's speed-up over the best static %.2f is reached, by %s", bound / step[n - 1].median, c[n - 1].name);
 }
 
 enum mt_status mt_bench_relayout(struct mt_comm *comm, const struct mt_config *config)
