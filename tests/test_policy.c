@@ -156,14 +156,13 @@ static struct setting *made_up_setting(uint64_t seed)
                    : kind == 1                 ? (i % x->E == x->E - 1) * roll(&dice, 500)
                    : kind == 2 && i % x->E % 2 ? 0
                                                : roll(&dice, 1000 / (1 + i % x->E));
-  x->problem = (struct mt_policy_problem){
-      .cluster = x->cluster,
-      .work = mt_work_of(32, 64, 1, 4, 0, (enum mt_sharding)roll(&dice, 3)),
-      .dispatch = roll(&dice, 2) ? MT_DISPATCH_SOLVED : MT_DISPATCH_LITE,
-      .nstep = 1 + roll(&dice, 3),
-      .counts = x->counts,
-      .before = x->before,
-      .key = seed};
+  x->problem = (struct mt_policy_problem){.cluster = x->cluster,
+                                          .work = mt_work_of(32, 64, 1, 4, 0, (enum mt_sharding)roll(&dice, 3)),
+                                          .dispatch = roll(&dice, 2) ? MT_DISPATCH_SOLVED : MT_DISPATCH_LITE,
+                                          .nstep = 1 + roll(&dice, 3),
+                                          .counts = x->counts,
+                                          .before = x->before,
+                                          .key = seed};
   x->problem.work.hidden = roll(&dice, 2);
   return x;
 }
@@ -173,7 +172,8 @@ START_TEST(test_any_cluster)
   for (uint64_t seed = 0; seed < 2000; seed++) {
     struct setting *x = made_up_setting(seed);
     struct mt_policy *again = mt_policy_new(x->cluster, x->E, x->slots);
-    struct mt_layout *layout = mt_layout_new(x->cluster, x->E, x->slots), *other = mt_layout_new(x->cluster, x->E, x->slots);
+    struct mt_layout *layout = mt_layout_new(x->cluster, x->E, x->slots),
+                     *other = mt_layout_new(x->cluster, x->E, x->slots);
     struct mt_shares *shares = mt_shares_new(x->cluster, x->E, x->S);
     int64_t total[NKIND];
     for (int k = 0; k < NKIND; k++) {

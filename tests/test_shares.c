@@ -8,8 +8,8 @@
 
 enum { MAX_RANK = 20, MAX_EXPERT = 7 };
 
-static const struct mt_work work = {.row_flops = 6000000, .row_bytes = 512, .row_trips = 4, .expert_bytes = 1000,
-                                    .expert_trips = 3};
+static const struct mt_work work = {
+    .row_flops = 6000000, .row_bytes = 512, .row_trips = 4, .expert_bytes = 1000, .expert_trips = 3};
 
 struct made_up {
   struct mt_cluster *cluster;

@@ -40,7 +40,8 @@ static int64_t link_ps(struct mt_link link, int64_t units, int64_t bytes, int sh
 
 /* The longest transfer of all, bytes / 2^shift for each unit of traffic: of a device within its node, then of a node's
  * uplink. */
-static int64_t transfer_ps(const struct traffic *t, const struct mt_cluster *cluster, int64_t bytes, int shift, int trips)
+static int64_t transfer_ps(const struct traffic *t, const struct mt_cluster *cluster, int64_t bytes, int shift,
+                           int trips)
 {
   struct mt_link node = mt_link_usual(cluster, MT_LEVEL_NODE), net = mt_link_usual(cluster, MT_LEVEL_NET);
   int64_t inside = 0, across = 0;

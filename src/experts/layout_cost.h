@@ -15,7 +15,7 @@
 struct mt_layout_cost {
   int64_t compute_ps, exchange_ps, weights_ps; /* weights: all of them, hidden or not */
   int64_t total_ps;
-  int64_t imbalance_ppm;                     /* largest device finish time over that of perfect shares, in millionths */
+  int64_t imbalance_ppm; /* largest device finish time over that of perfect shares, in millionths */
   int64_t row_bytes[MT_NLEVEL], weight_bytes[MT_NLEVEL]; /* of all trips, by what they cross */
 };
 

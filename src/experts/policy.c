@@ -50,9 +50,10 @@ void mt_policy_free(struct mt_policy *policy)
 {
   if (!policy)
     return;
-  void *owned[] = {policy->slot_first, policy->load, policy->ps, policy->replica, policy->order, policy->copy,
-                   policy->other, policy->device_load, policy->used, policy->device, policy->node_copies,
-                   policy->node_device, policy->node_order, policy->node_load, policy->node_speed, policy->relative};
+  void *owned[] = {policy->slot_first, policy->load,      policy->ps,          policy->replica,
+                   policy->order,      policy->copy,      policy->other,       policy->device_load,
+                   policy->used,       policy->device,    policy->node_copies, policy->node_device,
+                   policy->node_order, policy->node_load, policy->node_speed,  policy->relative};
   for (int i = 0; i < (int)(sizeof owned / sizeof *owned); i++)
     mt_free(owned[i]);
   mt_layout_free(policy->trial);

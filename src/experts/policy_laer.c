@@ -53,7 +53,8 @@ int mt_laer_even(struct mt_policy *policy)
 /* What device p is loaded with once it has `weight` more; by finish time: in rows of the fastest. */
 static int64_t loaded(const struct mt_policy *policy, int p, int64_t weight)
 {
-  return policy->device_load[p] + (policy->by_finish ? (int64_t)((__int128)weight * policy->relative[p] >> 20) : weight);
+  return policy->device_load[p] +
+         (policy->by_finish ? (int64_t)((__int128)weight * policy->relative[p] >> 20) : weight);
 }
 
 /* The device of node q with a free slot that will be the least loaded, or -1. */

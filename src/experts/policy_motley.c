@@ -55,7 +55,7 @@ struct mt_motley *mt_motley_new(const struct mt_policy *policy, const struct mt_
                                  .slot_expert = MT_NEW(MT_TAG_PLAN, int, S),
                                  .slot_rank = MT_NEW(MT_TAG_PLAN, int, S),
                                  .by_expert = MT_NEW(MT_TAG_PLAN, int, S),
-                                 .expert_first = MT_NEW(MT_TAG_PLAN, int, E * nnode + 1)};
+                                 .expert_first = MT_NEW(MT_TAG_PLAN, int, (int64_t)E * nnode + 1)};
   m->counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)P * E);
   m->demand = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)SCENES * E * nnode);
   m->left = MT_NEW(MT_TAG_PLAN, int64_t, E);
@@ -71,9 +71,21 @@ void mt_motley_free(struct mt_motley *m)
 {
   if (!m)
     return;
-  void *owned[] = {m->part.node_of, m->part.node_first, m->layout.slot_first, m->layout.slot_expert, m->layout.slot_rank,
-                   m->layout.by_expert, m->layout.expert_first, m->counts, m->demand, m->left, m->cover, m->on, m->copies,
-                   m->best, m->trial};
+  void *owned[] = {m->part.node_of,
+                   m->part.node_first,
+                   m->layout.slot_first,
+                   m->layout.slot_expert,
+                   m->layout.slot_rank,
+                   m->layout.by_expert,
+                   m->layout.expert_first,
+                   m->counts,
+                   m->demand,
+                   m->left,
+                   m->cover,
+                   m->on,
+                   m->copies,
+                   m->best,
+                   m->trial};
   mt_solver_free(m->solver);
   for (int i = 0; i < (int)(sizeof owned / sizeof *owned); i++)
     mt_free(owned[i]);
@@ -205,8 +217,8 @@ static int64_t size_of(int P, int E, int S, int nnode)
 }
 
 /* The predicted time of a candidate on the counts; *shifted: the sum of that and those of distortions. */
-static int64_t weigh(struct mt_policy *policy, const struct mt_policy_problem *problem, const int *slot_expert, int scenes,
-                     int64_t *shifted)
+static int64_t weigh(struct mt_policy *policy, const struct mt_policy_problem *problem, const int *slot_expert,
+                     int scenes, int64_t *shifted)
 {
   struct mt_motley *m = policy->motley;
   struct mt_policy_problem other = *problem;
@@ -268,13 +280,12 @@ static int64_t part_cost(struct mt_policy *policy, const struct mt_policy_proble
   int64_t sum = 0;
   mt_layout_index(&m->layout, &m->part, 0);
   for (int k = 0; k < SCENES; k++) {
-    const struct mt_flow *flow = mt_solver_solve(m->solver, &m->part, &m->layout,
-                                                 m->demand + (int64_t)k * policy->E * nnode, policy->ps + first, net_ps);
+    const struct mt_flow *flow = mt_solver_solve(
+        m->solver, &m->part, &m->layout, m->demand + (int64_t)k * policy->E * nnode, policy->ps + first, net_ps);
     sum += flow->last_ps + net_ps * flow->most_rows;
   }
   if (nnode > 1 && nnode == policy->nnode)
-    sum += SCENES * problem->nstep *
-           mt_layout_weights(problem->cluster, &problem->work, &m->layout, policy->shares);
+    sum += SCENES * problem->nstep * mt_layout_weights(problem->cluster, &problem->work, &m->layout, policy->shares);
   return sum;
 }
 
@@ -296,8 +307,8 @@ static uint64_t next_random(uint64_t *state)
 }
 
 /* Improves slot_expert on the nodes [q, end): swaps two slots, or gives one to another expert, where that helps. */
-static void search_part(struct mt_policy *policy, const struct mt_policy_problem *problem, int q, int end, int64_t budget,
-                        int *slot_expert)
+static void search_part(struct mt_policy *policy, const struct mt_policy_problem *problem, int q, int end,
+                        int64_t budget, int *slot_expert)
 {
   struct mt_motley *m = policy->motley;
   const int64_t net_ps = mt_work_link_ps(&problem->work, problem->cluster, MT_LEVEL_NET);
@@ -314,7 +325,8 @@ static void search_part(struct mt_policy *policy, const struct mt_policy_problem
   for (; budget >= size && least > bound + bound / GOOD_ENOUGH; budget -= size) {
     const uint64_t bits = next_random(&state);
     const int a = (int)((bits >> 8) % (uint64_t)n), b = (int)((bits >> 32) % (uint64_t)n);
-    const int x = layout->slot_expert[a], y = bits & 3 ? layout->slot_expert[b] : (int)((bits >> 32) % (uint64_t)policy->E);
+    const int x = layout->slot_expert[a],
+              y = bits & 3 ? layout->slot_expert[b] : (int)((bits >> 32) % (uint64_t)policy->E);
     const int swap = (bits & 3) != 0;
     if (x == y || holds(layout, layout->slot_rank[a], y) || (swap && holds(layout, layout->slot_rank[b], x)) ||
         (!swap && m->copies[x] < 2)) {
@@ -359,7 +371,8 @@ static int covers(const struct mt_policy *policy, const struct mt_cluster *clust
 /* ---- the choice ---- */
 
 /* What any time T and the rows that nodes cannot do by then cost: T + c max(must, rows of a node - what it can do by T). */
-static int64_t with_uplinks(const struct mt_policy *policy, const struct mt_cluster *cluster, int64_t time, int64_t must, int64_t c)
+static int64_t with_uplinks(const struct mt_policy *policy, const struct mt_cluster *cluster, int64_t time,
+                            int64_t must, int64_t c)
 {
   const int64_t *rows = policy->node_load, *speed = policy->node_speed;
   int64_t most = must;
@@ -406,7 +419,8 @@ static int64_t at_least(struct mt_policy *policy, const struct mt_policy_problem
     must = homeless > must ? homeless : must;
     speed += policy->node_speed[q];
     total += policy->node_load[q];
-    int64_t alone = policy->node_speed[q] ? (int64_t)(((__int128)policy->node_load[q] << 50) / policy->node_speed[q]) : 0;
+    int64_t alone =
+        policy->node_speed[q] ? (int64_t)(((__int128)policy->node_load[q] << 50) / policy->node_speed[q]) : 0;
     high = alone > high ? alone : high;
   }
   low = (int64_t)(((__int128)total << 50) / speed);
@@ -415,8 +429,9 @@ static int64_t at_least(struct mt_policy *policy, const struct mt_policy_problem
     low = time > low ? time : low;
   }
   const int64_t node_ps = mt_work_link_ps(&problem->work, cluster, MT_LEVEL_NODE);
-  const int64_t more = problem->work.row_bytes * problem->work.row_trips *
-                           mt_link_usual(cluster, MT_LEVEL_NET).beta_ps - node_ps; /* of a row that leaves its node */
+  const int64_t more =
+      problem->work.row_bytes * problem->work.row_trips * mt_link_usual(cluster, MT_LEVEL_NET).beta_ps -
+      node_ps; /* of a row that leaves its node */
   high = high > low ? high : low;
   for (const int64_t first = low; more > 0 && high - low > first / 4096 + 2;) { /* the sum has one minimum */
     const int64_t a = low + (high - low) / 3, b = high - (high - low) / 3;

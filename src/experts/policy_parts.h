@@ -7,21 +7,21 @@
 
 struct mt_policy {
   int P, E, S, nnode;
-  int *slot_first;          /* [P + 1] */
-  int64_t *load;            /* [E] rows of each expert, all sources */
-  int64_t *ps;              /* [P] of a row at each place */
-  int *replica;             /* [E] slots of each expert */
-  int *order;               /* [S] a heap, or an order */
-  int *copy;                /* [S] replicas: their experts */
-  int *other;               /* [S] another candidate */
-  int64_t *device_load;     /* [P] */
-  int *used;                /* [P] slots taken */
-  int *device;              /* [P] a heap */
+  int *slot_first;                             /* [P + 1] */
+  int64_t *load;                               /* [E] rows of each expert, all sources */
+  int64_t *ps;                                 /* [P] of a row at each place */
+  int *replica;                                /* [E] slots of each expert */
+  int *order;                                  /* [S] a heap, or an order */
+  int *copy;                                   /* [S] replicas: their experts */
+  int *other;                                  /* [S] another candidate */
+  int64_t *device_load;                        /* [P] */
+  int *used;                                   /* [P] slots taken */
+  int *device;                                 /* [P] a heap */
   int *node_copies, *node_device, *node_order; /* [nnode] */
-  int64_t *node_load, *node_speed; /* [nnode] */
-  int by_finish;            /* placement: devices are not alike */
-  int64_t *relative;        /* [P] then: time a row over that of the fastest, << 20 */
-  struct mt_layout *trial;  /* for scores */
+  int64_t *node_load, *node_speed;             /* [nnode] */
+  int by_finish;                               /* placement: devices are not alike */
+  int64_t *relative;                           /* [P] then: time a row over that of the fastest, << 20 */
+  struct mt_layout *trial;                     /* for scores */
   struct mt_shares *shares;
   struct mt_motley *motley;
 };

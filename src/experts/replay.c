@@ -48,13 +48,14 @@ static enum mt_status next_line(struct reading *r, int64_t *value, int *any)
     char field[24] = "";
     memcpy(field, line, n < (int)sizeof field ? (size_t)n : 0);
     if (!mt_text_integer(field, &value[c]) || value[c] < 0 || value[c] >= r->limit[c]) {
-      mt_error("%s:%d: %s: found \"%.*s\", expected an integer from 0 to %lld", r->path, r->number, column_name[c], n, line,
-               (long long)r->limit[c] - 1);
+      mt_error("%s:%d: %s: found \"%.*s\", expected an integer from 0 to %lld", r->path, r->number, column_name[c], n,
+               line, (long long)r->limit[c] - 1);
       return MT_CORRUPT;
     }
     line += n;
     if (i + 1 < r->kind->ncolumn ? *line != ',' : line != end && *line != '\r') {
-      mt_error("%s:%d: found %d values, expected %d (%s)", r->path, r->number, i + 1, r->kind->ncolumn, r->kind->header);
+      mt_error("%s:%d: found %d values, expected %d (%s)", r->path, r->number, i + 1, r->kind->ncolumn,
+               r->kind->header);
       return MT_CORRUPT;
     }
     line++;
@@ -77,7 +78,8 @@ static void spread(const struct mt_cluster *cluster, int q, int class, int group
   }
 }
 
-static enum mt_status read_lines(struct reading *r, const struct mt_cluster *cluster, int group, struct mt_replay *replay)
+static enum mt_status read_lines(struct reading *r, const struct mt_cluster *cluster, int group,
+                                 struct mt_replay *replay)
 {
   int64_t value[NCOLUMN], most_step = -1, most_layer = -1;
   int any;
@@ -114,7 +116,8 @@ static enum mt_status read_lines(struct reading *r, const struct mt_cluster *clu
   }
 }
 
-enum mt_status mt_replay_read(const char *path, const struct mt_cluster *cluster, int E, int slots, struct mt_replay *replay)
+enum mt_status mt_replay_read(const char *path, const struct mt_cluster *cluster, int E, int slots,
+                              struct mt_replay *replay)
 {
   struct reading r = {.path = path};
   int64_t bytes;
@@ -131,8 +134,8 @@ enum mt_status mt_replay_read(const char *path, const struct mt_cluster *cluster
   const int by_device = r.kind == &kinds[1], group = by_device && slots ? E / slots : 0;
   enum mt_status status = MT_CORRUPT;
   if (!r.kind)
-    mt_error("%s:1: found \"%.*s\", expected \"%s\" or \"%s\"", path, length < 80 ? length : 80, r.text, kinds[0].header,
-             kinds[1].header);
+    mt_error("%s:1: found \"%.*s\", expected \"%s\" or \"%s\"", path, length < 80 ? length : 80, r.text,
+             kinds[0].header, kinds[1].header);
   else if (by_device && (!slots || E % slots))
     mt_error("%s: loads of devices need equal parallel.slots on all ranks that divide the %d experts", path, E);
   else {

@@ -166,8 +166,7 @@ static void solved(struct mt_shares *shares, const struct mt_cluster *cluster, c
       shares->demand[e * nnode + cluster->node_of[s]] += counts[(int64_t)s * E + e];
   mt_work_row_ps(work, cluster, shares->ps);
   const int64_t net_ps = mt_work_link_ps(work, cluster, MT_LEVEL_NET);
-  const struct mt_flow *flow =
-      mt_solver_solve(shares->solver, cluster, layout, shares->demand, shares->ps, net_ps);
+  const struct mt_flow *flow = mt_solver_solve(shares->solver, cluster, layout, shares->demand, shares->ps, net_ps);
   /* Within a node nothing is better than the flow. Between nodes it does not weigh which node's uplink rows come in on. */
   if (flow->most_rows > 0 &&
       lite_ps(shares, cluster, layout, counts, net_ps) < flow->last_ps + net_ps * flow->most_rows) {

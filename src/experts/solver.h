@@ -22,9 +22,9 @@ struct mt_solver; /* scratch, reused */
 struct mt_flow {
   int32_t *first; /* [E nnode + 1]: the rows of expert e on node q go to [first[e nnode + q], first[e nnode + q + 1]) */
   int32_t *slot;
-  int64_t *rows;      /* > 0 */
-  int64_t last_ps;    /* the last device's finish time */
-  int64_t most_rows;  /* rows that leave or enter over the busiest uplink */
+  int64_t *rows;     /* > 0 */
+  int64_t last_ps;   /* the last device's finish time */
+  int64_t most_rows; /* rows that leave or enter over the busiest uplink */
 };
 
 /* For layouts of nexpert experts on nslot slots in all, or fewer, on the cluster or a smaller one. Local. The caller frees. */

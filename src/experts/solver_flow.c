@@ -41,9 +41,9 @@ void mt_solver_free(struct mt_solver *v)
 {
   if (!v)
     return;
-  void *owned[] = {v->arc_first, v->arc_device, v->arc_slot, v->flow, v->back_first, v->back, v->back_tail,
-                   v->to_hub, v->excess, v->cap, v->spare, v->demand, v->level, v->queue, v->next, v->node_out, v->node_in,
-                   v->order, v->result.first, v->result.slot, v->result.rows};
+  void *owned[] = {v->arc_first, v->arc_device, v->arc_slot, v->flow,  v->back_first,   v->back,        v->back_tail,
+                   v->to_hub,    v->excess,     v->cap,      v->spare, v->demand,       v->level,       v->queue,
+                   v->next,      v->node_out,   v->node_in,  v->order, v->result.first, v->result.slot, v->result.rows};
   for (int i = 0; i < (int)(sizeof owned / sizeof *owned); i++)
     mt_free(owned[i]);
   mt_free(v);

@@ -9,24 +9,24 @@ struct mt_solver {
   int P, E, S, nnode;
   int nrow, nsource; /* E nnode; that and the hubs */
   int narc;
-  int32_t *arc_first;  /* [nsource + 1]: a source's arcs, to devices */
-  int32_t *arc_device; /* [2 S] */
-  int32_t *arc_slot;   /* [2 S] */
-  int64_t *flow;       /* [2 S] */
-  int32_t *back_first; /* [P + 1]: a device's arcs, backwards */
-  int32_t *back;       /* [2 S] arcs */
-  int32_t *back_tail;  /* [2 S] their sources */
-  int64_t *to_hub;     /* [E nnode] rows that went to the expert's hub */
-  int64_t *excess;     /* [nsource] rows not placed yet */
+  int32_t *arc_first;   /* [nsource + 1]: a source's arcs, to devices */
+  int32_t *arc_device;  /* [2 S] */
+  int32_t *arc_slot;    /* [2 S] */
+  int64_t *flow;        /* [2 S] */
+  int32_t *back_first;  /* [P + 1]: a device's arcs, backwards */
+  int32_t *back;        /* [2 S] arcs */
+  int32_t *back_tail;   /* [2 S] their sources */
+  int64_t *to_hub;      /* [E nnode] rows that went to the expert's hub */
+  int64_t *excess;      /* [nsource] rows not placed yet */
   int64_t *cap, *spare; /* [P] rows a device takes by the time in question; what of it is free */
-  const int64_t *ps;   /* [P] borrowed */
-  int64_t *demand;     /* [E nnode] */
+  const int64_t *ps;    /* [P] borrowed */
+  int64_t *demand;      /* [E nnode] */
   /* what the search looks at: the sources [source, source_end), the devices [device, device_end) */
   int source, source_end, device, device_end;
-  int between;         /* rows may go to hubs */
+  int between;                   /* rows may go to hubs */
   int32_t *level, *queue, *next; /* [nsource + P] of the search; next: the arc to be tried next */
   int64_t *node_out, *node_in;   /* [nnode] rows over uplinks */
-  int32_t *order;      /* [nsource] each node's sources, then the hubs: those with few arcs first */
+  int32_t *order;                /* [nsource] each node's sources, then the hubs: those with few arcs first */
   struct mt_flow result;
 };
 

@@ -14,7 +14,7 @@ enum { E = 32, NODE = 8, TURNS = 5 };
 
 static const struct {
   int ranks, slots;
-} sizes[] = {{8, 8},   {64, 1},  {64, 4},    {64, 16},   {256, 4},  {256, 16},
+} sizes[] = {{8, 8},    {64, 1},   {64, 4},    {64, 16},  {256, 4},  {256, 16},
              {1024, 1}, {1024, 4}, {1024, 16}, {4096, 4}, {16384, 2}};
 
 static double processor_ms(void)

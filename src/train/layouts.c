@@ -107,17 +107,23 @@ static int first_counted(const struct planning *p)
 }
 
 /* Replays all loads under a policy. layers (NULL: not wanted) gets the last layouts. */
-static struct figures replay(struct planning *p, enum mt_layout_policy kind, enum mt_dispatch_kind dispatch, mt_json *layers)
+static struct figures replay(struct planning *p, enum mt_layout_policy kind, enum mt_dispatch_kind dispatch,
+                             mt_json *layers)
 {
   struct figures f = {.fewest = p->S, .most = 0};
   int n = 0, plans = 0;
   const int from = first_counted(p), all = (p->replay.nstep - from) * p->replay.nlayer;
   for (int l = 0; l < p->replay.nlayer; l++) {
-    struct mt_layout *now = mt_layout_new(p->cluster, p->E, p->slots), *next = mt_layout_new(p->cluster, p->E, p->slots);
+    struct mt_layout *now = mt_layout_new(p->cluster, p->E, p->slots),
+                     *next = mt_layout_new(p->cluster, p->E, p->slots);
     for (int t = 0; t < p->replay.nstep; t++) {
       if (t > 0) {
-        struct mt_policy_problem problem = {.cluster = p->cluster, .work = p->work, .dispatch = dispatch,
-                                            .nstep = sum_window(p, t - 1, l), .counts = p->sum, .before = now};
+        struct mt_policy_problem problem = {.cluster = p->cluster,
+                                            .work = p->work,
+                                            .dispatch = dispatch,
+                                            .nstep = sum_window(p, t - 1, l),
+                                            .counts = p->sum,
+                                            .before = now};
         const double start = processor_ms();
         mt_policy_plan(p->policy, kind, &problem, next);
         f.planner_ms += processor_ms() - start;
@@ -155,14 +161,17 @@ static struct figures replay(struct planning *p, enum mt_layout_policy kind, enu
 static void print_header(struct planning *p, const char *loads)
 {
   const struct mt_replay *r = &p->replay;
-  mt_info("%d ranks on %d nodes, %d experts, %d slots; %d steps of %d layers %s%s, the first %d not counted; window of %d", r->P,
-          p->cluster->nnode, p->E, p->S, r->nstep, r->nlayer, loads ? "from " : "made up", loads ? loads : "", first_counted(p),
-          p->window);
-  mt_info("means of a layer's micro-step, forward and backward; max/mean: the slowest rank's time over that of an even finish");
-  mt_info("%-8s %-7s %10s %10s %10s %10s  %7s %7s %7s  %8s  %9s %9s %9s  %9s", "policy", "dispatch", "total ms", "compute",
-          "exchange", "weights", "max/mean", "p95", "worst", "replicas", "rows net", "rows node", "wts net", "planner");
-  mt_info("%-8s %-7s %10s %10s %10s %10s  %7s %7s %7s  %8s  %9s %9s %9s  %9s", "", "", "", "ms", "ms", "ms", "", "", "", "",
-          "MB", "MB", "MB", "ms");
+  mt_info(
+      "%d ranks on %d nodes, %d experts, %d slots; %d steps of %d layers %s%s, the first %d not counted; window of %d",
+      r->P, p->cluster->nnode, p->E, p->S, r->nstep, r->nlayer, loads ? "from " : "made up", loads ? loads : "",
+      first_counted(p), p->window);
+  mt_info("means of a layer's micro-step, forward and backward; max/mean: the slowest rank's time over that of an even "
+          "finish");
+  mt_info("%-8s %-7s %10s %10s %10s %10s  %7s %7s %7s  %8s  %9s %9s %9s  %9s", "policy", "dispatch", "total ms",
+          "compute", "exchange", "weights", "max/mean", "p95", "worst", "replicas", "rows net", "rows node", "wts net",
+          "planner");
+  mt_info("%-8s %-7s %10s %10s %10s %10s  %7s %7s %7s  %8s  %9s %9s %9s  %9s", "", "", "", "ms", "ms", "ms", "", "", "",
+          "", "MB", "MB", "MB", "ms");
   if (!r->device)
     return;
   struct figures f;
@@ -178,15 +187,16 @@ static void print_header(struct planning *p, const char *loads)
       p->sample[n++] = sum ? (double)most * r->P / (double)sum : 1;
     }
   summarise(p, n, &f);
-  mt_info("%-8s %-7s %10s %10s %10s %10s  %7.4f %7.4f %7.4f", "recorded", "", "", "", "", "", f.imbalance, f.p95, f.worst);
+  mt_info("%-8s %-7s %10s %10s %10s %10s  %7.4f %7.4f %7.4f", "recorded", "", "", "", "", "", f.imbalance, f.p95,
+          f.worst);
 }
 
 static void print_line(const char *name, const char *dispatch, const struct figures *f)
 {
   char replicas[32];
   snprintf(replicas, sizeof replicas, "%d-%d", f->fewest, f->most);
-  mt_info("%-8s %-7s %10.4g %10.4g %10.4g %10.4g  %7.4f %7.4f %7.4f  %8s  %9.4g %9.4g %9.4g  %9.3g", name, dispatch, f->total_ms,
-          f->compute_ms, f->exchange_ms, f->weights_ms, f->imbalance, f->p95, f->worst, replicas,
+  mt_info("%-8s %-7s %10.4g %10.4g %10.4g %10.4g  %7.4f %7.4f %7.4f  %8s  %9.4g %9.4g %9.4g  %9.3g", name, dispatch,
+          f->total_ms, f->compute_ms, f->exchange_ms, f->weights_ms, f->imbalance, f->p95, f->worst, replicas,
           1e-6 * f->row_bytes[MT_LEVEL_NET], 1e-6 * f->row_bytes[MT_LEVEL_NODE], 1e-6 * f->weight_bytes[MT_LEVEL_NET],
           f->planner_ms);
 }
@@ -231,8 +241,9 @@ static enum mt_status set_up(struct planning *p, const char *loads)
     p->S += p->slots[r];
     alike &= p->slots[r] == p->slots[0];
   }
-  p->work = mt_work_of(config->model.hidden_size, config->model.intermediate_size, config->model.family != MT_FAMILY_GPT2,
-                       config->parallel.wire == MT_WIRE_BF16 ? 2 : 4, config->train.recompute, config->parallel.sharding);
+  p->work =
+      mt_work_of(config->model.hidden_size, config->model.intermediate_size, config->model.family != MT_FAMILY_GPT2,
+                 config->parallel.wire == MT_WIRE_BF16 ? 2 : 4, config->train.recompute, config->parallel.sharding);
   p->work.keep = config->plan.keep;
   p->work.hidden = config->plan.hidden;
   p->window = (int)config->parallel.relayout_window;
@@ -258,7 +269,8 @@ static int wanted(const char *list, const char *name)
   return !strcmp(list, "all") || !strcmp(list, name);
 }
 
-enum mt_status mt_layouts_print(const struct mt_config *config, const struct mt_cluster *cluster, const char *loads, int json)
+enum mt_status mt_layouts_print(const struct mt_config *config, const struct mt_cluster *cluster, const char *loads,
+                                int json)
 {
   static const enum mt_layout_policy kinds[] = {MT_LAYOUT_STATIC, MT_LAYOUT_FLEXMOE, MT_LAYOUT_EPLB, MT_LAYOUT_LAER,
                                                 MT_LAYOUT_MOTLEY};

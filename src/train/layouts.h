@@ -9,6 +9,7 @@
 
 /* Prints the table of policies, or as JSON the figures and the last layouts. loads: a file (see experts/replay.h), NULL: made up
  * as moe.router = zipf picks. Local. MT_USAGE or MT_CORRUPT, said once, if slots or the file do not fit. */
-enum mt_status mt_layouts_print(const struct mt_config *config, const struct mt_cluster *cluster, const char *loads, int json);
+enum mt_status mt_layouts_print(const struct mt_config *config, const struct mt_cluster *cluster, const char *loads,
+                                int json);
 
 #endif
