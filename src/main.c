@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "comm/comm.h"
+#include "comm/devices.h"
 #include "comm/measure.h"
 #include "io/checkpoint.h"
 #include "kernels/cpu/limit.h"
@@ -504,10 +505,16 @@ static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char **
     mt_config_free(&config);
   } else if (!status) {
     status = mt_agree(comm, comm->rank == 0 ? check_environment(a->command) : MT_OK);
+    char kind[32], *report = NULL;
+    if (!status)
+      status = mt_devices_choose(comm, "auto", kind, sizeof kind, &report);
     if (!status && a->measure)
       status = measure(comm);
     if (!status && comm->rank == 0)
       print_cluster(comm->cluster, a->json);
+    if (report && !a->json)
+      fputs(report, stdout);
+    mt_free(report);
   }
   mt_comm_free(comm);
   return status;

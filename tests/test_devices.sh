@@ -25,9 +25,11 @@ for family in mixtral gpt2; do
   rm -rf one
   run 0 1 train c.ini --set log.dir=one
   as_one 1 '' --set $gpu
-  as_one 3 2,1 --set $gpu:2 --set parallel.exchange=hierarchical
+  as_one 3 2,1 --set $gpu --set parallel.exchange=hierarchical
+  for rank in 0 1 2; do says 1 "rank $rank: GPU $rank (emulated GPU $rank, 1.0 GiB, PCI 0000:0$((rank + 1)):00), the first"; done
   # behind a colon ranks have other arguments, and so other devices
   as_one 1 1,2 : -np 2 "$motley" train c.ini --set $gpu:1
+  says 2 'rank [12]: GPU 1 (.*), as it was told, shared by 2 ranks'
   says 1 'kernels, by ranks: cpu-[a-z0-9]* on 1, emulated on 2'
   as_one 2 3,1 --set $gpu --set parallel.layout=random : -np 2 "$motley" train c.ini
   says 1 'kernels, by ranks: emulated on 2, cpu-[a-z0-9]* on 2'
@@ -62,6 +64,8 @@ run 0 2 eval c.ini --set log.dir=gpu --set $gpu:2
 
 say "mistakes"
 run 2 1 train c.ini --set log.dir=none --set parallel.device=emulated:7
+says 1 'found 3 devices'
+run 2 1 train c.ini --set log.dir=none : -np 2 "$motley" train c.ini --set parallel.device=emulated:7
 says 1 'found 3 devices'
 run 2 2 train c.ini --set log.dir=none : -np 1 "$motley" train c.ini --set parallel.device=emulated:x
 says 1 'expected one of auto, cpu'

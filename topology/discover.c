@@ -179,6 +179,36 @@ static const char *describe(struct mt_place *place, int *here)
   return problem;
 }
 
+enum { DISPLAY = 0x03, NVIDIA = 0x10de };
+
+void mt_discover_gpus(struct mt_gpu *gpu, int n)
+{
+  hwloc_topology_t topology;
+  if (n == 0 || hwloc_topology_init(&topology) != 0)
+    return;
+  hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+  hwloc_topology_set_type_filter(topology, HWLOC_OBJ_GROUP, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
+  hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (hwloc_topology_load(topology) == 0)
+    for (hwloc_obj_t pci = NULL; (pci = hwloc_get_next_pcidev(topology, pci));) {
+      const struct hwloc_pcidev_attr_s *at = &pci->attr->pcidev;
+      hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology, pci);
+      if (at->class_id >> 8 != DISPLAY || at->vendor_id != NVIDIA || !near || !near->cpuset)
+        continue;
+      struct mt_place place;
+      memset(&place, 0, sizeof place);
+      count_domains(topology, near->cpuset, &place);
+      for (int i = 0; i < n; i++)
+        if (gpu[i].domain == (int)at->domain && gpu[i].bus == at->bus && gpu[i].slot == at->dev && place.cores > 0) {
+          gpu[i].package = place.package;
+          gpu[i].numa = place.numa;
+        }
+    }
+  hwloc_topology_destroy(topology);
+}
+
 /* Says which descriptions cannot be used, and forgets them: some versions of hwloc pass over them without a word,
  * others fail. Returns how many there were. */
 static int forget_wishes(void)

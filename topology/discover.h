@@ -2,6 +2,7 @@
 #ifndef MT_DISCOVER_H
 #define MT_DISCOVER_H
 #include "topology/cluster.h"
+#include "topology/gpu.h"
 
 /* Fills *place for the calling process: host, CPU model, packages, NUMA domains, allowed cores (its binding, its
  * control group's set and quota), memory (the control group's limit, if lower); launch_rank (0), threads (1) and speed (0) are
@@ -14,5 +15,10 @@ void mt_discover(struct mt_place *place);
 
 /* "hwloc 2.9.0". The caller frees. Local. */
 char *mt_discover_library(void);
+
+/* Sets package and numa of n GPUs, known by their PCI addresses, to those of the cores near them, numbered as in struct
+ * mt_place; what cannot be found stays as it is. GPUs are looked for among NVIDIA's display controllers, by class and vendor,
+ * so hwloc needs no plug-ins. Local, never fails. */
+void mt_discover_gpus(struct mt_gpu *gpu, int n);
 
 #endif

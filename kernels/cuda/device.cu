@@ -162,6 +162,7 @@ static void cuda_describe(int device, struct mt_cuda_info *info)
   if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
     snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, properties.name);
     info->mem_bytes = (int64_t)properties.totalGlobalMem;
+    memcpy(info->uuid, properties.uuid.bytes, sizeof info->uuid);
   }
   info->domain = info->bus = info->slot = -1;
   if (cudaDeviceGetPCIBusId(bus, sizeof bus, device) == cudaSuccess &&

@@ -21,6 +21,7 @@ enum mt_precision { MT_PRECISION_F32, MT_PRECISION_TF32, MT_PRECISION_BF16 };
 /* A device as CUDA numbers it: after CUDA_VISIBLE_DEVICES. */
 struct mt_cuda_info {
   char name[64];
+  unsigned char uuid[16];
   int domain, bus, slot; /* its PCI address */
   int64_t mem_bytes;
 };
@@ -37,7 +38,7 @@ struct mt_cuda_module {
 #define MT_CUDA_SYMBOL "mt_cuda_module"
 /* Version, and sizes of what is shared: another version's module is refused. */
 #define MT_CUDA_BUILD(text)                                                                                            \
-  snprintf(text, sizeof(text), "%s/%d/%d/%d", PACKAGE_VERSION, (int)sizeof(struct mt_kernels),                         \
-           (int)sizeof(struct mt_device), (int)sizeof(struct mt_device_ops))
+  snprintf(text, sizeof(text), "%s/%d/%d/%d/%d", PACKAGE_VERSION, (int)sizeof(struct mt_kernels),                      \
+           (int)sizeof(struct mt_device), (int)sizeof(struct mt_device_ops), (int)sizeof(struct mt_cuda_info))
 
 #endif

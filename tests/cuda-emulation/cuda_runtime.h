@@ -89,6 +89,9 @@ typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
 struct cudaDeviceProp {
   char name[256];
+  struct {
+    char bytes[16];
+  } uuid;
   int major, minor, multiProcessorCount;
   size_t totalGlobalMem;
 };

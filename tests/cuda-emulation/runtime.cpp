@@ -361,6 +361,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 {
   *p = cudaDeviceProp();
   snprintf(p->name, sizeof p->name, "emulated GPU %d", device);
+  p->uuid.bytes[0] = (char)(device + 1);
   p->major = 8;
   p->multiProcessorCount = 4;
   p->totalGlobalMem = (size_t)1 << 30;
