@@ -47,13 +47,33 @@ void mt_dispatch_count(const struct mt_routing *routing, int nexpert, int64_t *c
     counts[routing->expert[i]]++;
 }
 
+/* Adds up the runs [from, to), of source s. */
+static void add_runs(struct mt_dispatcher *dispatcher, const struct mt_layout *layout, const struct mt_shares *shares, int s,
+                     int32_t from, int32_t to)
+{
+  const struct mt_comm *comm = dispatcher->comm;
+  const int me = comm->rank, P = comm->size, n = comm->node_size, node0 = me - comm->node_rank;
+  const int my_first = layout->slot_first[me], mine = layout->slot_first[me + 1] - my_first;
+  for (int32_t i = from; i < to; i++) {
+    const int slot = shares->slot[i], d = layout->slot_rank[slot];
+    const int64_t rows = shares->rows[i];
+    if (s >= node0 && s < node0 + n)
+      dispatcher->pattern.out[(int64_t)(s - node0) * P + d] += rows;
+    if (d >= node0 && d < node0 + n)
+      dispatcher->pattern.in[(int64_t)s * n + (d - node0)] += rows;
+    if (s == me)
+      dispatcher->next[slot + 1] += rows;
+    if (d == me)
+      dispatcher->arrive[(int64_t)s * mine + (slot - my_first)] += rows;
+  }
+}
+
 void mt_dispatch_plan(struct mt_dispatcher *dispatcher, struct mt_dispatch *dispatch, const struct mt_layout *layout,
                       const struct mt_shares *shares, const struct mt_routing *routing)
 {
   const struct mt_comm *comm = dispatcher->comm;
   const int me = comm->rank, P = comm->size, E = layout->nexpert, n = comm->node_size;
-  const int node0 = comm->node_first[comm->node], my_first = layout->slot_first[me];
-  const int mine = layout->slot_first[me + 1] - my_first, S = layout->slot_first[P];
+  const int mine = layout->slot_first[me + 1] - layout->slot_first[me], S = layout->slot_first[P];
   struct mt_pattern *pattern = &dispatcher->pattern;
   int64_t *next = dispatcher->next;     /* first rows from me to each slot, then the next row of it */
   int64_t *arrive = dispatcher->arrive; /* rows from each rank to each of my slots */
@@ -62,20 +82,18 @@ void mt_dispatch_plan(struct mt_dispatcher *dispatcher, struct mt_dispatch *disp
   memset(next, 0, sizeof *next * ((size_t)S + 1));
   memset(arrive, 0, sizeof *arrive * (size_t)P * (size_t)mine);
 
+  /* Of what other nodes send, only experts with a slot in my node matter. */
+  int32_t *held = dispatcher->at, nheld = 0;
+  for (int e = 0; e < E; e++)
+    if (layout->expert_first[e * layout->nnode + comm->node] < layout->expert_first[e * layout->nnode + comm->node + 1])
+      held[nheld++] = e;
   for (int s = 0; s < P; s++) {
-    const int same_node = comm->cluster->node_of[s] == comm->node;
-    for (int32_t i = shares->first[(int64_t)s * E]; i < shares->first[(int64_t)(s + 1) * E]; i++) {
-      const int slot = shares->slot[i], d = layout->slot_rank[slot];
-      const int64_t rows = shares->rows[i];
-      if (same_node)
-        pattern->out[(int64_t)(s - node0) * P + d] += rows;
-      if (d >= node0 && d < node0 + n)
-        pattern->in[(int64_t)s * n + (d - node0)] += rows;
-      if (s == me)
-        next[slot + 1] += rows;
-      if (d == me)
-        arrive[(int64_t)s * mine + (slot - my_first)] += rows;
-    }
+    const int32_t *first = shares->first + (int64_t)s * E;
+    if (comm->cluster->node_of[s] == comm->node)
+      add_runs(dispatcher, layout, shares, s, first[0], first[E]);
+    else
+      for (int i = 0; i < nheld; i++)
+        add_runs(dispatcher, layout, shares, s, first[held[i]], first[held[i] + 1]);
   }
 
   /* Sending order: by slot, then by position. */

@@ -51,7 +51,7 @@ void mt_dispatcher_free(struct mt_dispatcher *dispatcher);
 void mt_dispatch_count(const struct mt_routing *routing, int nexpert, int64_t *counts);
 /* Fills the dispatch, and the dispatcher's pattern, from the shares of the counts of all ranks ([P][E], this rank's row as
  * mt_dispatch_count gives it). Local, the same numbers on all ranks; allocates only where rows outgrow the dispatch's buffers
- * (a counted growth). O(runs + P slots of this rank). */
+ * (a counted growth). O(runs of my node's ranks, and of all ranks to experts that my node holds, + P slots of this rank). */
 void mt_dispatch_plan(struct mt_dispatcher *dispatcher, struct mt_dispatch *dispatch, const struct mt_layout *layout,
                       const struct mt_shares *shares, const struct mt_routing *routing);
 
