@@ -61,6 +61,10 @@ struct mt_tree {
   int *ordinal, *owners;          /* [npart, P], [npart], owned: number of a rank among those that own something; how many */
   int nplan;
   struct plan *plan, *now;        /* [nplan], owned; the one in use */
+  struct run *run;                /* [P], owned: of one item, while planning */
+  int *holder;                    /* [P], owned: of one item on one node, while planning */
+  int64_t *staged;                /* owned: of each slot of one item on my node, while planning; see plan_held */
+  int64_t staged_capacity;
   float *stage, *stage2;          /* owned; enough for each of the plans */
   int64_t stage_capacity, stage2_capacity;
   struct mt_requests requests;
@@ -78,6 +82,9 @@ struct mt_tree *mt_tree_new(struct mt_comm *comm, struct mt_device *device, cons
     for (int r = 0; r < comm->size; r++)
       if (mt_part_count(&cut->part[i], r) > 0)
         tree->ordinal[i * comm->size + r] = tree->owners[i]++;
+  tree->run = MT_NEW(MT_TAG_PLAN, struct run, comm->size);
+  tree->holder = MT_NEW(MT_TAG_PLAN, int, comm->size);
+  mt_grow(MT_TAG_PLAN, (void **)&tree->staged, &tree->staged_capacity, FEW, sizeof *tree->staged);
   tree->nplan = nplan;
   tree->plan = tree->now = MT_ZNEW(MT_TAG_PLAN, struct plan, nplan);
   for (int k = 0; k < nplan; k++)
@@ -97,6 +104,9 @@ void mt_tree_free(struct mt_tree *tree)
   mt_free(tree->plan);
   mt_free(tree->ordinal);
   mt_free(tree->owners);
+  mt_free(tree->run);
+  mt_free(tree->holder);
+  mt_free(tree->staged);
   mt_free(tree->stage);
   mt_free(tree->stage2);
   mt_requests_free(&tree->requests);
@@ -183,13 +193,14 @@ static int64_t plan_held(struct mt_tree *tree, int e, int h, const int *rank, in
   const int me = comm->rank, my_first = layout->slot_first[me];
   const int begin = layout->expert_first[e * layout->nnode + comm->node];
   const int end = layout->expert_first[e * layout->nnode + comm->node + 1];
-  struct run run[comm->size + 1];
-  const int nrun = runs_of(tree, e, h, rank, run);
+  const struct run *run = tree->run;
+  const int nrun = runs_of(tree, e, h, rank, tree->run);
   int64_t mine = 0; /* elements that I am home of */
   for (int i = 0; i < nrun; i++)
     mine += run[i].home == me ? run[i].count : 0;
-  int slot = -1;               /* my first one that holds it */
-  int64_t staged[end - begin]; /* where a slot's contribution to what I am home of begins in the staging memory */
+  int slot = -1; /* my first one that holds it */
+  mt_grow(MT_TAG_PLAN, (void **)&tree->staged, &tree->staged_capacity, end - begin, sizeof *tree->staged);
+  int64_t *staged = tree->staged; /* where a slot's contribution to what I am home of begins in the staging memory */
   for (int j = begin; j < end; j++) {
     const int s = layout->by_expert[j], owner = layout->slot_rank[s];
     staged[j - begin] = stage;
@@ -254,7 +265,7 @@ void mt_tree_plan(struct mt_tree *tree, int which, const struct mt_layout *layou
   for (int i = 0; i < NLIST; i++)
     plan->list[i].n = 0;
   int64_t stage = 0, stage2 = 0;
-  int rank[comm->size]; /* holders of one item on one node */
+  int *rank = tree->holder;
   for (int e = 0; e < layout->nexpert; e++) {
     const int64_t piece = mt_part_count(part_of(tree, e), me);
     int started = 0;
