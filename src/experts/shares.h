@@ -38,8 +38,8 @@ struct mt_shares *mt_shares_new(const struct mt_cluster *cluster, int nexpert, i
 void mt_shares_free(struct mt_shares *shares); /* NULL allowed */
 /* Fills the shares from counts [P][E]. Local and pure: equal arguments give equal shares on every rank. Allocates only where
  * runs outgrow the buffers (counted growths). lite: O(runs); at most P E + P S / nnode of them on nodes of one size that
- * hold all experts. solved: at most P E + E nnode + 2 S, or
- * lite's. */
+ * hold all experts. solved: at most P E + E nnode + 2 S, or lite's; a few passes over
+ * P E counts and S + E nnode arcs: `motley bench planner` has figures. */
 void mt_shares_deal(struct mt_shares *shares, enum mt_dispatch_kind kind, const struct mt_cluster *cluster,
                     const struct mt_work *work, const struct mt_layout *layout, const int64_t *counts);
 /* Sums of lite's shares, without dealing them: rows that each device gets, that leave each node, that enter it. Pure. */

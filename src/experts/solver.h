@@ -6,8 +6,8 @@
  * The idea: at a given T a device takes floor(T / w) rows, and what can be placed is a maximum flow from (expert, node)
  * over slots to devices (Dinic 1970). Where it leaves rows over, the set of experts and devices that the search reached is a
  * cut which proves that T is too small, and says the least T that is not refuted by it: Newton's method, exact after a few
- * cuts. Rows that have a slot in their own node stay there at first. If that takes much longer than all devices together
- * need, rows of the late nodes may flow between nodes, as early as is possible, or as late as nodes on their own: between the
+ * cuts. Rows that have a slot in their own node stay there at first. If that takes longer, by a 500th, than all devices
+ * together need, rows of the late nodes may flow between nodes, as early as is possible, or as late as nodes on their own: between the
  * two, the time plus the cost of the uplinks has one minimum.
  *
  * The trap: between nodes an expert's rows are alike, wherever they come from. One hub an expert stands for "somewhere
