@@ -87,74 +87,41 @@ static struct mt_piece *make_pieces(const struct mt_checkpoint *checkpoint, cons
   return piece;
 }
 
-/* What rank 0 needs to know of a piece. */
-struct record {
-  int64_t block, first, bytes, crc;
+/* Where the file keeps a dataset. */
+struct entry {
+  int64_t offset, crc, present;
 };
 
-static int by_place(const void *a, const void *b)
+/* The checksums of the datasets, crc[ndataset] (the caller frees), and a check that the pieces of all ranks cover each of them
+ * once, if the file has it (entry; NULL = all). Checksums are linear: with zeros in place of everything else, those of
+ * pieces add up bit by bit, in any order, so each rank adds up its own and only one number a dataset travels. Likewise bytes
+ * and differences of squares of places, which tell gaps and overlaps that make up for each other. Collective. */
+static uint32_t *sum_pieces(struct mt_comm *comm, const struct mt_checkpoint *checkpoint, const struct entry *entry,
+                            int64_t n, const struct mt_piece *piece)
 {
-  const struct record *x = a, *y = b;
-  if (x->block != y->block)
-    return (x->block > y->block) - (x->block < y->block);
-  if (x->first != y->first)
-    return (x->first > y->first) - (x->first < y->first);
-  return (x->bytes > y->bytes) - (x->bytes < y->bytes);
-}
-
-/* All ranks' records at rank 0, sorted by dataset and place (NULL elsewhere; the caller frees). Collective.
- */
-static struct record *gather_records(struct mt_comm *comm, int64_t n, const struct mt_piece *piece,
-                                     int64_t *total)
-{
-  struct record *mine = MT_NEW(MT_TAG_IO, struct record, n), *all = NULL;
-  int64_t used = 0, *count = MT_NEW(MT_TAG_IO, int64_t, comm->size);
-  for (int64_t i = 0; i < n; i++)
-    if (piece[i].bytes > 0)
-      mine[used++] = (struct record){piece[i].block, piece[i].first, piece[i].bytes, piece[i].crc};
-  mt_allgather(comm, &used, count, sizeof used);
-  *total = 0;
-  for (int r = 0; r < comm->size; r++)
-    *total += count[r];
-  struct mt_requests set = {0};
-  if (comm->rank == 0) {
-    all = MT_NEW(MT_TAG_IO, struct record, *total);
-    if (used > 0)
-      memcpy(all, mine, (size_t)used * sizeof *all);
-    int64_t at = used;
-    for (int r = 1; r < comm->size; r++) {
-      mt_post_recv(comm, &set, all + at, count[r] * (int64_t)sizeof *all, r, MT_MSG_IO);
-      at += count[r];
-    }
-  } else {
-    mt_post_send(comm, &set, mine, used * (int64_t)sizeof *mine, 0, MT_MSG_IO);
+  const int ndataset = checkpoint->ndataset;
+  uint32_t *crc = MT_ZNEW(MT_TAG_IO, uint32_t, ndataset);
+  uint64_t *covered = MT_ZNEW(MT_TAG_IO, uint64_t, 2 * ndataset);
+  for (int64_t i = 0; i < n; i++) {
+    const struct mt_piece *p = &piece[i];
+    if (p->block >= ndataset || !p->bytes)
+      continue;
+    const int64_t end = p->first + p->bytes;
+    const int64_t behind = element_count(&checkpoint->dataset[p->block]) * (int64_t)sizeof(float) - end;
+    crc[p->block] ^= mt_crc32c_combine(p->crc, 0, behind);
+    covered[2 * p->block] += (uint64_t)p->bytes;
+    covered[2 * p->block + 1] += (uint64_t)end * (uint64_t)end - (uint64_t)p->first * (uint64_t)p->first;
   }
-  mt_wait(comm, &set);
-  mt_requests_free(&set);
-  if (all && *total > 1)
-    qsort(all, (size_t)*total, sizeof *all, by_place);
-  mt_free(count);
-  mt_free(mine);
-  return all;
-}
-
-/* Walks the sorted records of one dataset, which must cover its bytes once, and combines their checksums. *at
- * is the first record not yet used. */
-static uint32_t combine(const char *name, int64_t block, int64_t bytes, const struct record *record,
-                        int64_t total, int64_t *at)
-{
-  int64_t covered = 0;
-  uint32_t crc = 0;
-  for (; *at < total && record[*at].block == block; ++*at) {
-    const struct record *r = &record[*at];
-    MT_CHECK(r->first == covered, "ranges of checkpoint dataset %s %s at element %lld", name,
-             r->first > covered ? "leave a gap" : "overlap",
-             (long long)(covered < r->first ? covered : r->first) / 4);
-    crc = covered ? mt_crc32c_combine(crc, (uint32_t)r->crc, r->bytes) : (uint32_t)r->crc;
-    covered += r->bytes;
+  mt_xor_int(comm, crc, ndataset);
+  mt_sum_int(comm, covered, 2 * ndataset);
+  for (int i = 0; i < ndataset; i++) {
+    const struct mt_dataset *dataset = &checkpoint->dataset[i];
+    const uint64_t bytes = (uint64_t)element_count(dataset) * sizeof(float);
+    MT_CHECK((entry && !entry[i].present) || (covered[2 * i] == bytes && covered[2 * i + 1] == bytes * bytes),
+             "ranges of checkpoint dataset %s hold %llu elements of %llu, or not each once", dataset->name,
+             (unsigned long long)covered[2 * i] / 4, (unsigned long long)bytes / 4);
   }
-  MT_CHECK(covered == bytes, "ranges of checkpoint dataset %s end at element %lld of %lld", name,
-           (long long)covered / 4, (long long)bytes / 4);
+  mt_free(covered);
   return crc;
 }
 
@@ -335,7 +302,7 @@ enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int kee
   char *reason = comm->rank == 0 ? begin_save(dir, checkpoint, &save) : NULL;
   enum mt_status status = settle(comm, MT_FAILED, save.path, reason);
   if (status == MT_OK) {
-    int64_t *offset = MT_ZNEW(MT_TAG_IO, int64_t, checkpoint->ndataset + 1), n, total;
+    int64_t *offset = MT_ZNEW(MT_TAG_IO, int64_t, checkpoint->ndataset + 1), n;
     for (int i = 0; comm->rank == 0 && i < checkpoint->ndataset; i++)
       offset[i] = save.block[i].offset;
     offset[checkpoint->ndataset] = save.bytes;
@@ -345,11 +312,13 @@ enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int kee
     reason = write_data(comm, checkpoint, &save, offset, &piece, &n);
     status = settle(comm, MT_FAILED, save.path, reason);
     if (status == MT_OK) {
-      struct record *record = gather_records(comm, n, piece, &total);
-      int64_t at = 0;
-      for (int i = 0; i < save.nblock; i++)
-        save.block[i].crc = combine(save.block[i].name, i, save.block[i].bytes, record, total, &at);
-      mt_free(record);
+      uint32_t *crc = sum_pieces(comm, checkpoint, NULL, n, piece);
+      for (int i = 0; comm->rank == 0 && i < checkpoint->ndataset; i++)
+        save.block[i].crc = crc[i];
+      for (int64_t i = 0; i < n; i++) /* texts are one piece each, of rank 0 */
+        if (piece[i].block >= checkpoint->ndataset)
+          save.block[piece[i].block].crc = piece[i].crc;
+      mt_free(crc);
       status = settle(comm, MT_FAILED, save.path, comm->rank == 0 ? finish_save(dir, &save) : NULL);
     }
     mt_free(piece);
@@ -476,11 +445,6 @@ enum mt_status mt_checkpoint_read_state(struct mt_comm *comm, const char *path, 
   return MT_OK;
 }
 
-/* Where the file keeps a dataset. */
-struct entry {
-  int64_t offset, crc, present;
-};
-
 /* Rank 0: finds each dataset in the file and compares shapes. */
 static char *match_datasets(const char *path, const struct mt_checkpoint *checkpoint, struct entry *entry)
 {
@@ -506,21 +470,18 @@ static char *match_datasets(const char *path, const struct mt_checkpoint *checkp
   return reason;
 }
 
-/* Rank 0: compares the datasets' checksums, combined from all ranks' pieces, with the file's. */
-static char *compare_sums(const struct mt_checkpoint *checkpoint, const struct entry *entry,
-                          const struct record *record, int64_t total)
+/* Rank 0: compares the datasets' checksums, summed over all ranks' pieces, with the file's. */
+static char *compare_sums(const struct mt_checkpoint *checkpoint, const struct entry *entry, const uint32_t *sum)
 {
   char *reason = NULL;
-  int64_t at = 0;
   int wrong = 0;
   for (int i = 0; i < checkpoint->ndataset; i++) {
     const struct mt_dataset *dataset = &checkpoint->dataset[i];
     const char *name = dataset->name + (dataset->name[0] == '?');
     if (!entry[i].present)
       continue;
-    uint32_t crc = combine(name, i, element_count(dataset) * (int64_t)sizeof(float), record, total, &at);
-    if (crc != (uint32_t)entry[i].crc && wrong++ == 0)
-      reason = mt_format("damaged: dataset %s has checksum %08x; expected %08x", name, crc,
+    if (sum[i] != (uint32_t)entry[i].crc && wrong++ == 0)
+      reason = mt_format("damaged: dataset %s has checksum %08x; expected %08x", name, sum[i],
                          (uint32_t)entry[i].crc);
   }
   if (wrong > 1) {
@@ -540,7 +501,7 @@ enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path, enum m
       settle_or_skip(comm, MT_CORRUPT, skip, path, comm->rank == 0 ? match_datasets(path, checkpoint, entry) : NULL);
   if (status == MT_OK) {
     mt_bcast(comm, entry, checkpoint->ndataset * (int64_t)sizeof *entry, 0);
-    int64_t n, total, *offset = MT_NEW(MT_TAG_IO, int64_t, checkpoint->ndataset);
+    int64_t n, *offset = MT_NEW(MT_TAG_IO, int64_t, checkpoint->ndataset);
     for (int i = 0; i < checkpoint->ndataset; i++) {
       offset[i] = entry[i].offset;
       if (!entry[i].present)
@@ -549,10 +510,10 @@ enum mt_status mt_checkpoint_load(struct mt_comm *comm, const char *path, enum m
     struct mt_piece *piece = make_pieces(checkpoint, offset, &n);
     status = settle_or_skip(comm, MT_CORRUPT, skip, path, mt_pieces_read(path, n, piece));
     if (status == MT_OK) {
-      struct record *record = gather_records(comm, n, piece, &total);
+      uint32_t *sum = sum_pieces(comm, checkpoint, entry, n, piece);
       status = settle_or_skip(comm, MT_CORRUPT, skip, path,
-                      comm->rank == 0 ? compare_sums(checkpoint, entry, record, total) : NULL);
-      mt_free(record);
+                              comm->rank == 0 ? compare_sums(checkpoint, entry, sum) : NULL);
+      mt_free(sum);
     }
     mt_free(piece);
     mt_free(offset);

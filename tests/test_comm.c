@@ -295,6 +295,15 @@ START_TEST(test_max)
   int64_t y[3] = {big + comm->rank, -comm->rank, INT64_MIN};
   mt_max_int(comm, y, 3);
   mt_max_int(comm, NULL, 0);
+  const uint64_t P = (uint64_t)comm->size, r = (uint64_t)comm->rank;
+  uint64_t sum[2] = {r, UINT64_MAX - r}; /* the second wraps round */
+  mt_sum_int(comm, sum, 2);
+  ck_assert_uint_eq(sum[0], P * (P - 1) / 2);
+  ck_assert_uint_eq(sum[1], UINT64_C(0) - P - P * (P - 1) / 2);
+  uint32_t bits[2] = {UINT32_C(1) << comm->rank, UINT32_C(0x80000001)};
+  mt_xor_int(comm, bits, 2);
+  ck_assert_uint_eq(bits[0], (UINT32_C(1) << comm->size) - 1);
+  ck_assert_uint_eq(bits[1], comm->size % 2 ? UINT32_C(0x80000001) : 0);
   assert_none((y[0] != big + last) + (y[1] != 0) + (y[2] != INT64_MIN), "maximum of integers");
   mt_comm_free(comm);
 }

@@ -206,13 +206,28 @@ void mt_max(struct mt_comm *comm, double *x, int n)
   }
 }
 
-void mt_max_int(struct mt_comm *comm, int64_t *x, int n)
+static void reduce(struct mt_comm *comm, void *x, int n, MPI_Datatype type, MPI_Op op, const char *what)
 {
   if (n <= 0)
     return;
   MPI_Request request;
-  MT_MPI(MPI_Iallreduce(MPI_IN_PLACE, x, n, MPI_INT64_T, MPI_MAX, comm->mpi->world, &request));
-  mt_wait_collective(comm, &request, "maximum");
+  MT_MPI(MPI_Iallreduce(MPI_IN_PLACE, x, n, type, op, comm->mpi->world, &request));
+  mt_wait_collective(comm, &request, what);
+}
+
+void mt_max_int(struct mt_comm *comm, int64_t *x, int n)
+{
+  reduce(comm, x, n, MPI_INT64_T, MPI_MAX, "maximum");
+}
+
+void mt_sum_int(struct mt_comm *comm, uint64_t *x, int n)
+{
+  reduce(comm, x, n, MPI_UINT64_T, MPI_SUM, "sum");
+}
+
+void mt_xor_int(struct mt_comm *comm, uint32_t *x, int n)
+{
+  reduce(comm, x, n, MPI_UINT32_T, MPI_BXOR, "sum of bits");
 }
 
 int mt_same(struct mt_comm *comm, const void *data, int64_t bytes)

@@ -66,6 +66,9 @@ void mt_sum(struct mt_comm *comm, double *x, int n);
 /* x[n] := the maximum over ranks; a NaN anywhere is the maximum. Collective. */
 void mt_max(struct mt_comm *comm, double *x, int n);
 void mt_max_int(struct mt_comm *comm, int64_t *x, int n);
+/* x[n] := its sum over ranks modulo 2^64; bit by bit its exclusive or over ranks. Collective. */
+void mt_sum_int(struct mt_comm *comm, uint64_t *x, int n);
+void mt_xor_int(struct mt_comm *comm, uint32_t *x, int n);
 /* 1 on all ranks if every rank passed equal bytes (CRC-32C compared); for checks in debug builds and tests. Collective. */
 int mt_same(struct mt_comm *comm, const void *data, int64_t bytes);
 
@@ -83,7 +86,7 @@ void mt_requests_free(struct mt_requests *set);
 
 /* Tags: one per purpose; between two ranks messages of one tag arrive in the order they were posted. */
 enum mt_message_tag { MT_MSG_ROWS = 1, MT_MSG_BRIDGE, MT_MSG_DEAL, MT_MSG_UNSHARD, MT_MSG_FORWARD, MT_MSG_GATHER,
-                      MT_MSG_RESHARD, MT_MSG_IO, MT_MSG_MEASURE, MT_MSG_TEST };
+                      MT_MSG_RESHARD, MT_MSG_MEASURE, MT_MSG_TEST };
 
 /* Posts a message of `bytes` (64-bit; zero posts nothing on either side; above 1 GiB it travels in pieces) from/to host or
  * wire memory, which must stay untouched until mt_wait. A message to oneself is not allowed (copy instead). Local;
