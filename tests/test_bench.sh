@@ -9,6 +9,8 @@ for what in attention exchange gemm relayout step unshard; do
   says 1 "^  $what  *[a-z].*, beside "
 done
 
+says 1 "^  planner  *[a-z]"
+
 # of a table: the lines that begin with NAME must have COUNT, and numbers above 0 to the end from word FIRST on
 table() {
   is "lines of $1" "$(grep -c "^ *$1 " out)" "$2"
@@ -57,6 +59,10 @@ says 1 "on 5 slots, which are the shards themselves: a node sends or gets 0.0 Ki
 is "messages" "$(awk '$1 == "unshard" || $1 == "reshard" { n += $2 + $3 + $4 + $5 } END { print n }' out)" 0
 run 0 1 bench unshard c.ini --set bench.seconds=0 --set parallel.layout=random
 says 1 "^  unshard  *0  *0.0  *0  *0.0 "
+
+say "bench planner: no configuration, one rank computes"
+run 0 2 bench planner
+is "sizes" "$(grep -c '^ *[0-9]* *[0-9]* *32  ' out)" 11
 
 say "bench relayout: all contenders, in turns"
 config mixtral "train.steps = 5" "parallel.layout = -" "parallel.sharding = full" "parallel.slots = 3" "moe.router = zipf" "moe.skew = 2" >turns.ini

@@ -32,7 +32,7 @@ case $version in "motley (motley) "[0-9]*) passed=$((passed + 1)) ;; *) fail "ve
 expect 0 "Open MPI" "$motley" --version; quiet
 for library in HDF5 hwloc oneDNN jansson; do grep -q "^$library [0-9.]*" out || fail "--version lacks $library"; done
 expect 0 "motley train CONFIG" "$motley" --help; quiet
-for command in train eval generate topo inspect; do
+for command in train eval generate plan topo inspect; do
   expect 0 "usage: motley $command" "$motley" $command --help; quiet
 done
 expect 0 "global_batch" "$motley" train --help
