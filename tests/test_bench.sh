@@ -65,9 +65,10 @@ run 0 2 bench planner
 is "sizes" "$(grep -c '^ *[0-9]* *[0-9]* *32  ' out)" 11
 
 say "bench relayout: all contenders, in turns"
-config mixtral "train.steps = 5" "parallel.layout = -" "parallel.sharding = full" "parallel.slots = 3" "moe.router = zipf" "moe.skew = 2" >turns.ini
+config mixtral "train.steps = 3" "parallel.layout = -" "parallel.slots = 3" "parallel.measure = off" "moe.router = zipf" \
+  "moe.skew = 2" >turns.ini
 MOTLEY_NODES=2,1 MOTLEY_SLOW=1:3 run 0 3 bench relayout turns.ini
-says 1 "^5 steps of each in turns, on 3 ranks, 2 nodes; "
+says 1 "^3 steps of each in turns, on 3 ranks, 2 nodes; "
 for layout in "static, full" "static, node" "static, owner" "laer, full, lite" "motley, full"; do
   table "$layout" 1 1
 done

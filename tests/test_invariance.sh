@@ -94,8 +94,8 @@ follows 4 1,3 parallel.layout=eplb parallel.slots=2 parallel.sharding=node paral
 follows 7 2,1,4 parallel.layout=flexmoe parallel.slots=3 train.recompute=true
 follows 7 2,1,4 parallel.layout=motley parallel.slots=2 parallel.sharding=owner parallel.exchange=pairwise
 follows 7 2,1,4 parallel.layout=motley parallel.relayout_interval=2 parallel.dispatch=lite moe.capacity_factor=100
-MOTLEY_NODES=1,3 run 0 4 train c.ini --set log.dir=blind --set parallel.layout=motley --set parallel.slots=2
-MOTLEY_NODES=1,3 run 0 4 train c.ini --set log.dir=seen --set parallel.layout=motley --set parallel.slots=2 \
+MOTLEY_NODES=1,3 run 0 4 train c.ini --set log.dir=blind --set parallel.measure=off --set parallel.layout=motley --set parallel.slots=2
+MOTLEY_NODES=1,3 run 0 4 train c.ini --set log.dir=seen --set parallel.measure=off --set parallel.layout=motley --set parallel.slots=2 \
   --set data.valid="$work/valid.txt" --set train.valid_interval=1
 same log blind/log.jsonl seen/log.jsonl 1 5 0 # validation leaves no trace in the windows
 same weights blind/checkpoints/step-00000005.h5 seen/checkpoints/step-00000005.h5 0
