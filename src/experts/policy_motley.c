@@ -455,14 +455,18 @@ struct choice {
   int64_t limit;          /* the least that static or laer costs on the counts */
   int any;                /* there is a best so far, in motley->best: */
   int64_t plain, shifted; /* what it costs on the counts, and on all distortions */
+  int64_t bound;          /* in large problems: what it costs at least */
 };
 
 /* Takes a candidate if it is the best so far; a rival (static, laer) sets the limit. */
 static void consider(struct mt_policy *policy, const struct mt_policy_problem *problem, struct choice *c, int rival,
                      const int *slot_expert)
 {
-  /* In large problems a flow takes its time, and what can be hardly better is not weighed. */
-  if (c->scenes == 1 && c->any && at_least(policy, problem, slot_expert) >= c->plain - c->plain / NOT_WORTH)
+  /* In large problems a flow takes its time, and what can be hardly better is not weighed. A chain comes as near to its
+   * bound as another to its own; a rival may come nearer. */
+  const int64_t bound = c->scenes == 1 ? at_least(policy, problem, slot_expert) : 0;
+  const int64_t better = rival ? c->plain : c->bound;
+  if (c->scenes == 1 && c->any && bound >= better - better / NOT_WORTH)
     return;
   int64_t shifted, plain = weigh(policy, problem, slot_expert, c->scenes, &shifted);
   if (rival && plain < c->limit)
@@ -473,6 +477,7 @@ static void consider(struct mt_policy *policy, const struct mt_policy_problem *p
   c->any = 1;
   c->plain = plain;
   c->shifted = shifted;
+  c->bound = bound;
   memcpy(policy->motley->best, slot_expert, sizeof *slot_expert * (size_t)policy->S);
 }
 
