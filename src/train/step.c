@@ -20,7 +20,6 @@ static void read_batch(struct mt_step *step, struct mt_source source, int64_t po
     if (step->status != MT_OK)
       memset(step->sample, 0, sizeof(int32_t) * (size_t)(T + 1));
     step->hash = mt_crc32c(step->hash, step->sample, (T + 1) * (int64_t)sizeof(int32_t));
-    step->hashed += (T + 1) * (int64_t)sizeof(int32_t);
     memcpy(model->host_token + b * T, step->sample, sizeof(int32_t) * (size_t)T);
     memcpy(model->host_target + b * T, step->sample + 1, sizeof(int32_t) * (size_t)T);
   }
@@ -111,16 +110,12 @@ static void say_nonfinite(struct mt_step *step)
   mt_free(where);
 }
 
-/* CRC-32C of the global batch: shares are consecutive, so ranks' checksums combine in rank order. */
+/* CRC-32C of the global batch: shares are consecutive, and checksums of parts with zeros in place of the others' add up. */
 static uint32_t batch_hash(struct mt_step *step)
 {
-  struct {
-    int64_t hash, bytes;
-  } mine = {step->hash, step->hashed}, all[step->comm->size];
-  mt_allgather(step->comm, &mine, all, sizeof mine);
-  uint32_t hash = 0;
-  for (int r = 0; r < step->comm->size; r++)
-    hash = mt_crc32c_combine(hash, (uint32_t)all[r].hash, all[r].bytes);
+  const int64_t behind = step->config->train.global_batch - step->batch.share.first[step->comm->rank + 1];
+  uint32_t hash = mt_crc32c_combine(step->hash, 0, behind * (step->model->T + 1) * (int64_t)sizeof(int32_t));
+  mt_xor_int(step->comm, &hash, 1);
   return hash;
 }
 
@@ -129,16 +124,13 @@ static void rank_loads(struct mt_step *step)
   struct mt_moe *moe = step->model->moe;
   if (!moe)
     return;
-  const int P = step->comm->size, n = moe->nmoe;
-  int64_t *all = step->loads;
-  mt_allgather(step->comm, moe->sums.received, all, n * (int64_t)sizeof(int64_t));
-  for (int l = 0; l < n; l++) {
-    int64_t most = 0, sum = 0;
-    for (int r = 0; r < P; r++) {
-      sum += all[r * n + l];
-      most = all[r * n + l] > most ? all[r * n + l] : most;
-    }
-    step->result.load[l] = sum ? (double)most * P / (double)sum : 1;
+  memcpy(step->most_rows, moe->sums.received, sizeof *step->most_rows * (size_t)moe->nmoe);
+  mt_max_int(step->comm, step->most_rows, moe->nmoe);
+  for (int l = 0; l < moe->nmoe; l++) {
+    int64_t sum = 0;
+    for (int e = 0; e < moe->E; e++)
+      sum += moe->sums.per_expert[l * moe->E + e];
+    step->result.load[l] = sum ? (double)step->most_rows[l] * step->comm->size / (double)sum : 1;
   }
 }
 
@@ -205,7 +197,7 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->sample = MT_ZNEW(MT_TAG_IO, int32_t, model->T + 1);
   int nmoe = model->params.nmoe;
   step->result.load = MT_ZNEW(MT_TAG_PLAN, double, nmoe);
-  step->loads = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe * comm->size);
+  step->most_rows = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
   mt_pass_head(&step->forward, model, 0, 0, mt_pass_forward(&step->forward, model, 0, -1));
   const int following = model->moe && model->moe->relayout;
@@ -238,7 +230,7 @@ void mt_step_free(struct mt_step *step)
   mt_tasks_free(&step->forward);
   mt_part_free(&step->batch.share);
   mt_free(step->sample);
-  mt_free(step->loads);
+  mt_free(step->most_rows);
   mt_free(step->result.load);
   mt_free(step);
 }
@@ -253,7 +245,6 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   step->first = first;
   step->status = MT_OK;
   step->hash = 0;
-  step->hashed = 0;
   step->bad = NULL;
   step->model->loss_sum = 0;
   result->lr = mt_learning_rate(step->config, number);

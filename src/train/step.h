@@ -49,12 +49,11 @@ struct mt_step {
   int64_t number;          /* of the step, from 1 */
   int32_t *sample;         /* [T + 1] */
   uint32_t hash;           /* of this rank's sequences so far */
-  int64_t hashed;          /* bytes */
   enum mt_status status;   /* this rank's, of reading */
   int64_t updates;         /* updates made so far: skipped steps do not count; part of the checkpoint */
   const char *bad;         /* what was not finite first on this rank in this step, NULL = nothing */
   int bad_layer, bad_micro;
-  int64_t *loads;          /* [P, nmoe], owned scratch */
+  int64_t *most_rows;      /* [nmoe], owned scratch */
   struct mt_task_times times; /* this rank's, of the last step */
   struct mt_step_result result;
 };
