@@ -93,10 +93,10 @@ enum mt_message_tag { MT_MSG_ROWS = 1, MT_MSG_BRIDGE, MT_MSG_DEAL, MT_MSG_UNSHAR
  * counted in sent_bytes and sent_messages. */
 void mt_post_send(struct mt_comm *comm, struct mt_requests *set, const void *data, int64_t bytes, int to, int tag);
 void mt_post_recv(struct mt_comm *comm, struct mt_requests *set, void *data, int64_t bytes, int from, int tag);
-/* Waits for all posted requests of the set and empties it. Tests in a loop; after 20 ms without
- * progress it sleeps between tests, 20 us at first and 200 us at most. Where the node's threads exceed its cores it yields the
- * core between tests, and sleeps after 0.2 ms. After MOTLEY_TIMEOUT seconds (default
- * 1800, 0 = never) it dies naming the partners that are missing. Local (but needs the partners). */
+/* Waits for all posted requests of the set and empties it. Tests in a loop; after 20 ms without progress it sleeps between
+ * tests, 20 us at first and 200 us at most. Where the node's threads exceed its cores it yields the core between tests, and
+ * sleeps after 0.2 ms. After MOTLEY_TIMEOUT seconds (default 1800, 0 = never) it dies naming the partners that are missing.
+ * Local (but needs the partners). */
 void mt_wait(struct mt_comm *comm, struct mt_requests *set);
 
 /* The time in seconds from some fixed point in the past. */

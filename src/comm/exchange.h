@@ -1,16 +1,14 @@
 /* The exchange of rows: every rank has some rows for every rank.
  *
- * The problem: tokens go to experts on other ranks and come back, four times a layer and micro-step, in
- * numbers that change each time and are often zero. Nodes hold different numbers of ranks. Between nodes a
- * message costs much more than within. The idea: one pattern (how many rows from whom to whom), computed once
- * from the exchanged counts, becomes one plan (exchange_plan.c), which is then carried out as often as wanted in
- * both directions (exchange.c). Two ways for it: pairwise (a message per pair of
- * ranks), and hierarchical (a few messages per pair of nodes: rows for node q go to ranks of p that are
- * bridges to q, cross from there, and the bridges on the other side deal them out; rows within a node go
- * directly, at the same time). Which way, and in how many pieces, each pair of nodes chooses by predicted
- * cost (way.h), or it is forced. All deliver the same bytes to the same places. (Cf. FFTW's
- * mpi/transpose-recurse.c; Tutel's 2DH needs equal nodes, this does not.) The trap: a bridge handles rows of
- * pairs it is no part of, so it must know their counts too. */
+ * The problem: tokens go to experts on other ranks and come back, four times a layer and micro-step, in numbers that change
+ * each time and are often zero. Nodes hold different numbers of ranks. Between nodes a message costs much more than within.
+ * The idea: one pattern (how many rows from whom to whom), computed once from the exchanged counts, becomes one plan
+ * (exchange_plan.c), which is then carried out as often as wanted in both directions (exchange.c). Two ways for it: pairwise
+ * (a message per pair of ranks), and hierarchical (a few messages per pair of nodes: rows for node q go to ranks of p that
+ * are bridges to q, cross from there, and the bridges on the other side deal them out; rows within a node go directly, at
+ * the same time). Which way, and in how many pieces, each pair of nodes chooses by predicted cost (way.h), or it is forced.
+ * All deliver the same bytes to the same places. (Cf. FFTW's mpi/transpose-recurse.c; Tutel's 2DH needs equal nodes, this
+ * does not.) The trap: a bridge handles rows of pairs it is no part of, so it must know their counts too. */
 #ifndef MT_EXCHANGE_H
 #define MT_EXCHANGE_H
 #include <stdint.h>
@@ -63,8 +61,8 @@ void mt_exchange_reserve(struct mt_exchange *exchange, const struct mt_exchange_
 /* Bytes of staging that this rank holds for its plans so far (forecasts). */
 int64_t mt_exchange_staging(const struct mt_exchange *exchange);
 /* Starts the exchange; send and recv (wire memory, not overlapping) must stay untouched until end, the plan too. Collective
- * in effect: every rank calls with the same direction and its plan of the same pattern; zero rows
- * anywhere are fine. Does not allocate. */
+ * in effect: every rank calls with the same direction and its plan of the same pattern; zero rows anywhere are fine. Does not
+ * allocate. */
 void mt_exchange_begin(struct mt_exchange *exchange, const struct mt_exchange_plan *plan, enum mt_direction direction,
                        const void *send, void *recv);
 /* Completes it. Rows to oneself are copied too. */
