@@ -35,6 +35,25 @@ START_TEST(test_digits)
 }
 END_TEST
 
+/* Speeds of three hosts; then a place that looks otherwise; then all pretend nodes are on one host. */
+START_TEST(test_speeds)
+{
+  static const double speed[] = {10, 12, 50, 11, 13, 30, 34};
+  static const int64_t want[3][7] = {{13, 13, 13, 13, 13, 32, 32}, {13, 13, 13, 13, 13, 30, 34}, {13, 13, 13, 13, 13, 13, 34}};
+  struct mt_cluster *cluster;
+  ck_assert_int_eq(mt_cluster_from_sizes("3,2,2", &cluster), MT_OK);
+  for (int i = 0; i < 3; i++) {
+    cluster->place[6].cores += i == 1;
+    for (int p = 0; p < 7 && i == 2; p++)
+      snprintf(cluster->place[p].host, sizeof cluster->place[p].host, "one#%d", cluster->node_of[p]);
+    ck_assert_int_eq(mt_speeds_settle(cluster, speed), i < 2);
+    for (int p = 0; p < 7; p++)
+      ck_assert_int_eq(cluster->place[p].speed, want[i][p]);
+  }
+  mt_cluster_free(cluster);
+}
+END_TEST
+
 START_TEST(test_line)
 {
   double bytes[] = {1000, 10000, 100000, 1000000}, seconds[4];
@@ -277,6 +296,7 @@ int main(int argc, char **argv)
   Suite *suite = suite_create("measure");
   TCase *tests = tcase_create("measure");
   tcase_add_test(tests, test_digits);
+  tcase_add_test(tests, test_speeds);
   tcase_add_test(tests, test_line);
   tcase_add_test(tests, test_way);
   tcase_add_test(tests, test_way_formulas);

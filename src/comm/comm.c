@@ -187,9 +187,7 @@ enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **result)
   struct mt_place *place = MT_NEW(MT_TAG_COMM, struct mt_place, comm->size);
   struct mt_threads *threads = MT_NEW(MT_TAG_COMM, struct mt_threads, comm->size);
   mt_allgather(comm, &mine, place, sizeof mine);
-  struct mt_threads my_threads = mt_threads_agree(comm, place);
-  comm->mpi->crowded = my_threads.crowded;
-  mt_allgather(comm, &my_threads, threads, sizeof my_threads);
+  comm->mpi->crowded = mt_threads_agree(comm, place, threads);
   for (int r = 0; r < comm->size; r++)
     place[r].threads = threads[r].count;
 

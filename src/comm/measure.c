@@ -60,7 +60,7 @@ static int by_value(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-static double median(double *x, int n)
+double mt_median(double *x, int n)
 {
   qsort(x, (size_t)n, sizeof *x, by_value);
   return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
@@ -111,44 +111,70 @@ static double gemm_speed(struct mt_comm *comm, struct mt_device *device)
   ops->free(device, MT_DEVICE, x);
   ops->free(device, MT_DEVICE, y);
   ops->free(device, MT_DEVICE, w);
-  return median(speed, WINDOWS);
+  return mt_median(speed, WINDOWS);
 }
 
-/* The median speed of the places that look like place p: on its host alone, or on all. Pretended nodes (host#i) are on one. */
-static double typical(const struct mt_cluster *cluster, const double *speed, int p, int host, double *work)
+/* Of a host or, if nodes are pretended (host#i), of the real one. */
+static int compare_hosts(const struct mt_place *x, const struct mt_place *y)
 {
-  const struct mt_place *place = cluster->place;
-  size_t length = strcspn(place[p].host, "#");
-  int n = 0;
-  for (int r = 0; r < cluster->nplace; r++)
-    if (mt_place_alike(&place[p], &place[r]) &&
-        (!host || (strcspn(place[r].host, "#") == length && !strncmp(place[r].host, place[p].host, length))))
-      work[n++] = speed[r];
-  return median(work, n);
+  size_t m = strcspn(x->host, "#"), n = strcspn(y->host, "#");
+  int order = strncmp(x->host, y->host, m < n ? m : n);
+  return order ? order : (m > n) - (m < n);
 }
 
-/* Speeds of all ranks. Ranks of a host that look alike get their median, since what differs between them is chance: where
- * three share two cores, one of them has a core to itself. So do hosts that look alike, unless one is off by half again, time
- * after time. O(P^2). */
-static void measure_speed(struct mt_comm *comm, struct mt_device *device)
+/* Places that look alike follow each other, and among them those of a host. */
+static int by_looks(const void *a, const void *b)
 {
-  enum { TRIES = 3 };
-  struct mt_cluster *cluster = comm->cluster;
-  double *speed = MT_NEW(MT_TAG_COMM, double, comm->size), *work = MT_NEW(MT_TAG_COMM, double, comm->size);
-  double mine = 0;
-  for (int try = 0, odd = 1; try < TRIES && odd; try++) {
-    mine = fmax(mine, gemm_speed(comm, device)); /* what disturbs makes slower */
-    mt_allgather(comm, &mine, speed, sizeof mine);
-    odd = 0;
-    for (int p = 0; p < comm->size; p++) {
-      double here = typical(cluster, speed, p, 1, work), all = typical(cluster, speed, p, 0, work);
+  const struct mt_place *x = *(struct mt_place *const *)a, *y = *(struct mt_place *const *)b;
+  if (x->kind != y->kind)
+    return x->kind < y->kind ? -1 : 1;
+  if (x->cores != y->cores)
+    return x->cores < y->cores ? -1 : 1;
+  if (x->threads != y->threads)
+    return x->threads < y->threads ? -1 : 1;
+  int order = strncmp(x->model, y->model, sizeof x->model);
+  return order ? order : compare_hosts(x, y);
+}
+
+int mt_speeds_settle(struct mt_cluster *cluster, const double *speed)
+{
+  const int P = cluster->nplace;
+  int odd = 0;
+  struct mt_place **place = MT_NEW(MT_TAG_COMM, struct mt_place *, P);
+  double *some = MT_NEW(MT_TAG_COMM, double, P);
+  for (int p = 0; p < P; p++)
+    place[p] = &cluster->place[p];
+  qsort(place, (size_t)P, sizeof *place, by_looks);
+  for (int first = 0, end; first < P; first = end) {
+    for (end = first; end < P && mt_place_alike(place[first], place[end]); end++)
+      some[end - first] = speed[place[end] - cluster->place];
+    double all = mt_median(some, end - first);
+    for (int from = first, to; from < end; from = to) {
+      for (to = from; to < end && !compare_hosts(place[from], place[to]); to++)
+        some[to - from] = speed[place[to] - cluster->place];
+      double here = mt_median(some, to - from);
       int off = here > 1.5 * all || all > 1.5 * here;
       int64_t rounded = mt_round_digits(off ? here : all, 2);
-      cluster->place[p].speed = rounded > 0 ? rounded : 1;
+      for (int i = from; i < to; i++)
+        place[i]->speed = rounded > 0 ? rounded : 1;
       odd |= off;
     }
   }
-  mt_free(work);
+  mt_free(some);
+  mt_free(place);
+  return odd;
+}
+
+static void measure_speed(struct mt_comm *comm, struct mt_device *device)
+{
+  enum { TRIES = 3 };
+  double *speed = MT_NEW(MT_TAG_COMM, double, comm->size), mine = 0;
+  for (int try = 0, odd = 1; try < TRIES && odd; try++) {
+    mine = fmax(mine, gemm_speed(comm, device)); /* what disturbs makes slower */
+    mt_allgather(comm, &mine, speed, sizeof mine);
+    odd = mt_speeds_settle(comm->cluster, speed);
+    mt_bcast(comm, &odd, sizeof odd, 0); /* whether all measure again must not hang on a rounding */
+  }
   mt_free(speed);
 }
 

@@ -33,6 +33,13 @@ int mt_measured(const struct mt_cluster *cluster);
  * errors, so that short messages count as much as long ones; a negative alpha becomes 0 and the slope is
  * fitted again. Rounded to two (alpha) and three (beta) digits; beta is at least 1 ps. Pure. */
 struct mt_link mt_link_fit(const double *bytes, const double *seconds, int n);
+/* Puts rates[nplace] of ranks into the cluster as speeds. Ranks of a host that look alike get their median, since what differs
+ * between them is chance: where three share two cores, one of them has a core to itself. So do hosts that look alike, unless
+ * one is off by half again: then 1 is returned, and it is worth measuring again. Pretended nodes (host#i) are on one host.
+ * Pure. O(P log P). */
+int mt_speeds_settle(struct mt_cluster *cluster, const double *speed);
+/* The median of x[n], n >= 1, which is sorted. Pure. */
+double mt_median(double *x, int n);
 /* x >= 0 rounded to an integer of so many significant digits. Pure. */
 int64_t mt_round_digits(double x, int digits);
 

@@ -87,32 +87,30 @@ int mt_threads_crowded(const struct mt_place *place, const struct mt_cpus *mask,
   return sum > (cores > 1 ? cores : 1);
 }
 
-/* Agrees among the ranks of one real host who computes with how many threads. Collective over all ranks. */
-struct mt_threads mt_threads_agree(const struct mt_comm *comm, const struct mt_place *place)
+int mt_threads_agree(struct mt_comm *comm, const struct mt_place *place, struct mt_threads *threads)
 {
-  int first = 0, me, n;
-  while (strcmp(place[first].host, place[comm->rank].host))
-    first++;
-  MPI_Comm host;
-  MT_MPI(MPI_Comm_split(comm->mpi->world, first, comm->rank, &host));
-  MT_MPI(MPI_Comm_rank(host, &me));
-  MT_MPI(MPI_Comm_size(host, &n));
-
-  struct mt_cpus *mask = MT_NEW(MT_TAG_COMM, struct mt_cpus, n);
-  struct mt_threads *threads = MT_ZNEW(MT_TAG_COMM, struct mt_threads, n);
-  struct mt_cpus mine;
+  struct mt_cpus mine, *mask = MT_NEW(MT_TAG_COMM, struct mt_cpus, comm->size);
   affinity(&mine);
-  MT_MPI(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mask, sizeof mine, MPI_BYTE, host));
+  mt_allgather(comm, &mine, mask, sizeof mine);
+  int me = 0, n = 0; /* of my host's ranks, whose masks move to the front */
+  for (int r = 0; r < comm->size; r++)
+    if (!strcmp(place[r].host, place[comm->rank].host)) {
+      me = r == comm->rank ? n : me;
+      mask[n++] = mask[r];
+    }
   struct mt_threads result = {0};
   result.count = mt_threads_count(&place[comm->rank], mask, n, me, &result.processors);
   if (threads_wanted())
     result.count = threads_wanted();
-  MT_MPI(MPI_Allgather(&result, sizeof result, MPI_BYTE, threads, sizeof result, MPI_BYTE, host));
-  result.crowded = mt_threads_crowded(&place[comm->rank], mask, threads, n, me);
-  mt_free(threads);
+  mt_allgather(comm, &result, threads, sizeof result);
+  struct mt_threads *here = MT_NEW(MT_TAG_COMM, struct mt_threads, n);
+  for (int r = 0, i = 0; r < comm->size; r++)
+    if (!strcmp(place[r].host, place[comm->rank].host))
+      here[i++] = threads[r];
+  int crowded = mt_threads_crowded(&place[comm->rank], mask, here, n, me);
+  mt_free(here);
   mt_free(mask);
-  MT_MPI(MPI_Comm_free(&host));
-  return result;
+  return crowded;
 }
 
 /* One line for the job if ranks run more threads than their binding has processors. */

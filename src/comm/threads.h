@@ -14,7 +14,6 @@ struct mt_cpus {
 struct mt_threads {
   int count;      /* compute threads, >= 1 */
   int processors; /* that its affinity mask allows, 0 = unknown */
-  int crowded;    /* more threads than cores where it runs */
 };
 
 /* Threads for rank `me` of the n ranks of a host with these masks, and the processors in its own. Pure. */
@@ -22,8 +21,9 @@ int mt_threads_count(const struct mt_place *place, const struct mt_cpus *mask, i
 /* 1 if the threads of the ranks that may meet on me's processors outnumber the cores. Pure. */
 int mt_threads_crowded(const struct mt_place *place, const struct mt_cpus *mask, const struct mt_threads *threads, int n,
                        int me);
-/* Agrees among the ranks of one real host (equal place[].host; [size], in launch order). Collective over all ranks. */
-struct mt_threads mt_threads_agree(const struct mt_comm *comm, const struct mt_place *place);
+/* Fills threads[size], in launch order: ranks of one real host (equal place[size].host) deal its processors out. Returns 1 if
+ * this rank's processors are crowded. Collective over all ranks. */
+int mt_threads_agree(struct mt_comm *comm, const struct mt_place *place, struct mt_threads *threads);
 /* One warning for the job if ranks run more threads than their binding has processors. Local; rank 0 calls. */
 void mt_threads_warn(const struct mt_place *place, const struct mt_threads *threads, int n);
 

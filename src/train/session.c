@@ -9,6 +9,7 @@
 #include "train/batch.h"
 #include "train/sharding.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A model cannot be run without weights. */
@@ -128,27 +129,34 @@ static void say_exchange(const struct mt_session *session, int64_t max_B, int64_
   mt_free(text);
 }
 
-/* Unlike ranks compute with unlike kernels: which ones is said once, with the ranks of each. */
+struct name {
+  char text[16];
+};
+
+static int by_name(const void *a, const void *b)
+{
+  return strcmp(((const struct name *)a)->text, ((const struct name *)b)->text);
+}
+
+/* Unlike ranks compute with unlike kernels: which ones is said once, with the number of ranks of each. */
 static void say_kernels(const struct mt_session *session)
 {
-  struct name {
-    char text[16];
-  } mine = {""}, all[session->comm->size];
+  const int P = session->comm->size;
+  struct name mine = {""}, *all = MT_NEW(MT_TAG_MISC, struct name, P);
   snprintf(mine.text, sizeof mine.text, "%s", session->device->name);
   mt_allgather(session->comm, &mine, all, sizeof mine);
   struct mt_text_buffer line = {0};
-  for (int r = 0; r < session->comm->size; r++) {
-    int before = 0, ranks = 0;
-    for (int q = 0; q < session->comm->size; q++)
-      if (!strcmp(all[q].text, all[r].text)) {
-        before += q < r;
-        ranks++;
-      }
-    if (!before)
-      mt_text_add(&line, "%s%s on %d", line.text ? ", " : "", all[r].text, ranks);
+  if (session->comm->rank == 0)
+    qsort(all, (size_t)P, sizeof *all, by_name);
+  for (int r = 0, end; session->comm->rank == 0 && r < P; r = end) {
+    for (end = r; end < P && !by_name(&all[r], &all[end]);)
+      end++;
+    mt_text_add(&line, "%s%s on %d", r ? ", " : "", all[r].text, end - r);
   }
-  mt_info("kernels, by ranks: %s", line.text);
+  if (session->comm->rank == 0)
+    mt_info("kernels, by ranks: %s", line.text);
   mt_free(line.text);
+  mt_free(all);
 }
 
 /* What parallel.sharding = auto comes to; a run that goes on bit for bit keeps what it had. */

@@ -1,23 +1,17 @@
 /* Timing in turns; see turns.h. */
 #include "train/turns.h"
 #include <math.h>
-#include <stdlib.h>
 #include "base/memory.h"
 #include "base/random.h"
+#include "comm/measure.h"
 
 enum { MOST_TIMES = 101, LEAST_TIMES = 5, MOST_IN_A_ROW = 32 };
 static const double LONG_ENOUGH = 3e-3; /* seconds of what is timed at once */
 
-static int by_value(const void *a, const void *b)
-{
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 struct mt_spread mt_spread_of(double *x, int n)
 {
-  qsort(x, (size_t)n, sizeof *x, by_value);
-  return (struct mt_spread){x[0], x[n / 4], (x[n / 2] + x[(n - 1) / 2]) / 2, x[3 * n / 4], x[n - 1]};
+  double median = mt_median(x, n);
+  return (struct mt_spread){x[0], x[n / 4], median, x[3 * n / 4], x[n - 1]};
 }
 
 /* Seconds of a call, of this rank, timed `in_a_row` at once. */
