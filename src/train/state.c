@@ -100,13 +100,9 @@ static mt_json *layout_json(struct mt_comm *comm, struct mt_model *model)
   return comm->rank == 0 ? mt_json_object() : NULL;
 }
 
-enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
-                             const struct mt_progress *progress, int64_t *bytes, double *seconds)
+/* Where training stands, as text. */
+static char *progress_text(const struct mt_comm *comm, const struct mt_model *model, const struct mt_progress *progress)
 {
-  double start = mt_time();
-  struct mt_checkpoint checkpoint = describe(model, 1);
-  checkpoint.step = progress->step;
-  checkpoint.tokens = progress->tokens;
   mt_json *json = mt_json_object();
   mt_json_set(json, "step", mt_json_integer(progress->step));
   mt_json_set(json, "tokens", mt_json_integer(progress->tokens));
@@ -119,11 +115,23 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
   mt_json_set(data, "crc32c", mt_json_integer(progress->data.crc));
   mt_json_set(json, "data", data);
   mt_json_set(json, "sharding", mt_json_string(mt_sharding_name(model->config->parallel.sharding)));
-  struct mt_text text[4] = {{"/config/ini", mt_config_print(config)},
-                            {"/state/progress", print_free(json)},
-                            {"/state/cluster", print_free(mt_cluster_to_json(comm->cluster))},
-                            {"/state/layout", print_free(layout_json(comm, model))}};
-  checkpoint.ntext = 4;
+  return print_free(json);
+}
+
+enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
+                             const struct mt_progress *progress, int64_t *bytes, double *seconds)
+{
+  double start = mt_time();
+  struct mt_checkpoint checkpoint = describe(model, 1);
+  checkpoint.step = progress->step;
+  checkpoint.tokens = progress->tokens;
+  struct mt_text text[4] = {[3] = {"/state/layout", print_free(layout_json(comm, model))}};
+  if (comm->rank == 0) { /* whose texts count */
+    text[0] = (struct mt_text){"/config/ini", mt_config_print(config)};
+    text[1] = (struct mt_text){"/state/progress", progress_text(comm, model, progress)};
+    text[2] = (struct mt_text){"/state/cluster", print_free(mt_cluster_to_json(comm->cluster))};
+    checkpoint.ntext = 4;
+  }
   checkpoint.text = text;
   char *dir = mt_state_dir(config);
   enum mt_status status = mt_checkpoint_save(comm, dir, (int)config->checkpoint.keep, &checkpoint, bytes);
