@@ -98,10 +98,6 @@ MT_SUM(mt_sum, (const float *a, int64_t n), MT_V, a[i]) /* sum of a */
 #define MT_V(i) MT_LOAD(a + (i)) * MT_LOAD(b + (i))
 MT_SUM(mt_dot, (const float *a, const float *b, int64_t n), MT_V, a[i] * b[i]) /* sum of a b */
 #undef MT_V
-#define MT_V(i) MT_LOAD(a + (i)) * MT_LOAD(b + (i)) * MT_LOAD(c + (i))
-/* sum of a b c */
-MT_SUM(mt_dot3, (const float *a, const float *b, const float *c, int64_t n), MT_V, a[i] * b[i] * c[i])
-#undef MT_V
 #define MT_V(i) (MT_LOAD(a + (i)) - m) * (MT_LOAD(a + (i)) - m)
 MT_SUM(mt_spread, (const float *a, float m, int64_t n), MT_V, (a[i] - m) * (a[i] - m)) /* sum of (a - m)^2 */
 #undef MT_V

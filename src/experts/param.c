@@ -61,14 +61,6 @@ void mt_params_free(struct mt_params *params)
   memset(params, 0, sizeof *params);
 }
 
-const struct mt_param *mt_params_find(const struct mt_params *params, const char *name)
-{
-  for (int i = 0; i < params->n; i++)
-    if (!strcmp(params->param[i].name, name))
-      return &params->param[i];
-  return NULL;
-}
-
 int64_t mt_params_total(const struct mt_params *params)
 {
   int64_t total = 0;

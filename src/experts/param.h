@@ -39,8 +39,6 @@ struct mt_param *mt_params_add(struct mt_params *params, enum mt_scope scope, in
                                float deviation, float fill, int ndim, const int64_t *dim, const char *name, ...)
     __attribute__((format(printf, 11, 12)));
 void mt_params_free(struct mt_params *params);
-/* The row of a name, NULL if there is none. Local. */
-const struct mt_param *mt_params_find(const struct mt_params *params, const char *name);
 /* Number of distinct parameters of the model (gaps not counted). */
 int64_t mt_params_total(const struct mt_params *params);
 

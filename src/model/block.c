@@ -208,8 +208,6 @@ void mt_model_embed_back(struct mt_model *model)
                                      model->token, model->position, model->N, arch->C);
 }
 
-/* Reads an activation in parts of the host's loss buffer's size would be clumsy; activations are few and this is the end of
- * a run, so each is copied whole. */
 static int all_finite(struct mt_model *model, const void *data, int64_t n)
 {
   struct mt_device *device = model->device;

@@ -111,7 +111,7 @@ void mt_family_build(const struct mt_config *config, struct mt_arch *arch, struc
       .Tmax = config->model.max_position_embeddings, .window = config->model.sliding_window,
       .norm = gpt2_style ? MT_NORM_LAYER : MT_NORM_RMS,
       .eps = (float)config->model.norm_eps, .rope_theta = (float)config->model.rope_theta, .rope = !gpt2_style,
-      .gated = !gpt2_style, .bias = gpt2_style, .tied = config->model.tie_word_embeddings, .wpe = -1, .norm_b = -1};
+      .gated = !gpt2_style, .tied = config->model.tie_word_embeddings, .wpe = -1, .norm_b = -1};
   arch->block = MT_NEW(MT_TAG_PLAN, struct mt_block, arch->L);
   params->nexpert = (int)arch->E;
   for (int l = 0; l < arch->L; l++) {

@@ -37,7 +37,7 @@ struct mt_arch {
   int64_t window; /* positions that attention sees, 0 = all earlier ones */
   enum mt_norm_kind norm;
   float eps, rope_theta;
-  int rope, gated, bias, tied;
+  int rope, gated, tied;
   int64_t wte, wpe, norm_w, norm_b, head; /* offsets; head = wte when tied; wpe = -1 with rope */
   struct mt_block *block;                 /* [L], owned */
 };
@@ -113,8 +113,8 @@ void mt_model_segments(enum mt_document document, int64_t id, const int32_t *tok
  * With data.document, attention sees a sequence's documents apart. Positions do not start again with a document, and a
  * document's last token still predicts the first of the next: llm.c and nanoGPT train on both. */
 void mt_model_batch(struct mt_model *model, int64_t B);
-/* Forward pieces, in this order; MoE layers run moe.h's between attention and the next layer (mt_model_norm2 before the
- * gate; their input is layer[l].y2, their output is added to x[l + 1]). */
+/* Forward pieces, in this order; MoE layers run moe.h's between attention and the next layer (their input is
+ * layer[l].y2, their output is added to x[l + 1]). */
 void mt_model_embed(struct mt_model *model);
 void mt_model_attention(struct mt_model *model, int l); /* x[l] -> x1, then norm2 -> y2, x[l + 1] := x1 */
 void mt_model_mlp(struct mt_model *model, int l);       /* dense layers: x[l + 1] += mlp(y2) */
