@@ -268,9 +268,13 @@ START_TEST(test_refused)
   mt_json_set(bad[0], "experts", mt_json_integer(E + 1));
   mt_json_set(bad[1], "slots", mt_json_integers(ones, play.comm->size + 1));
   mt_json_set(bad[2], "layers", mt_json_array());
-  mt_json_set(mt_json_at(mt_json_get(bad[3], "layers"), LAYERS - 1), "expert", mt_json_integers(ones, S)); /* five have no slot */
-  mt_json_set(mt_json_at(mt_json_get(bad[4], "layers"), LAYERS - 1), "expert", mt_json_integers(many, S)); /* no such expert */
-  mt_json *window = mt_json_get(mt_json_at(mt_json_get(bad[5], "layers"), (LAYERS - 1) / play.comm->size * play.comm->size), "window");
+  mt_json *last[2];
+  for (int i = 0; i < 2; i++)
+    last[i] = mt_json_at(mt_json_get(bad[3 + i], "layers"), LAYERS - 1);
+  mt_json_set(last[0], "expert", mt_json_integers(ones, S)); /* five experts have no slot */
+  mt_json_set(last[1], "expert", mt_json_integers(many, S)); /* no such expert */
+  const int of_rank_0 = (LAYERS - 1) / play.comm->size * play.comm->size;
+  mt_json *window = mt_json_get(mt_json_at(mt_json_get(bad[5], "layers"), of_rank_0), "window");
   ck_assert_int_eq(mt_json_size(window), 2);
   mt_json_push(window, mt_json_string("1 2 3"));
   for (int i = 0; i < 6; i++) {

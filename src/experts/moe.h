@@ -117,7 +117,8 @@ struct mt_moe {
 };
 
 /* Makes the MoE layers of a model with `nmoe` of them; expert rows are in `params`. N = tokens, of sequences of T, that a
- * micro-step may have here; training = 0 leaves out what only backward and update need. Collective (status agreed; MT_USAGE if parallel.slots does not fit; parallel.sharding must have been chosen). */
+ * micro-step may have here; training = 0 leaves out what only backward and update need. parallel.sharding must have been
+ * chosen. Collective (status agreed; MT_USAGE if parallel.slots does not fit). */
 enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
                           const struct mt_params *params, int64_t N, int64_t T, int training, struct mt_moe **moe);
 void mt_moe_free(struct mt_moe *moe);

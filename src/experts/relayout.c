@@ -440,8 +440,10 @@ static int restore(struct mt_relayout *r, const mt_json *json, int take)
 {
   const int P = r->comm->size;
   const int64_t n = (int64_t)P * r->E;
-  const mt_json *slots = mt_json_get(json, "slots"), *layers = mt_json_get(json, "layers"), *micro = mt_json_get(json, "micro_steps");
-  if (mt_json_as_integer(mt_json_get(json, "experts"), -1) != r->E || mt_json_size(slots) != P || mt_json_size(layers) != r->nmoe)
+  const mt_json *slots = mt_json_get(json, "slots"), *layers = mt_json_get(json, "layers");
+  const mt_json *micro = mt_json_get(json, "micro_steps");
+  if (mt_json_as_integer(mt_json_get(json, "experts"), -1) != r->E || mt_json_size(slots) != P ||
+      mt_json_size(layers) != r->nmoe)
     return 0;
   for (int p = 0; p < P; p++)
     if (mt_json_as_integer(mt_json_at(slots, p), -1) != r->layout[0]->slot_first[p + 1] - r->layout[0]->slot_first[p])
@@ -449,7 +451,8 @@ static int restore(struct mt_relayout *r, const mt_json *json, int take)
   const int steps = (int)mt_json_size(micro);
   const int kept = steps < r->window ? steps : (int)r->window; /* of a longer window the newest */
   for (int l = 0; l < r->nmoe; l++) {
-    const mt_json *layer = mt_json_at(layers, l), *experts = mt_json_get(layer, "expert"), *window = mt_json_get(layer, "window");
+    const mt_json *layer = mt_json_at(layers, l), *experts = mt_json_get(layer, "expert");
+    const mt_json *window = mt_json_get(layer, "window");
     if (!is_layout(r, experts) || mt_json_size(window) != steps)
       return 0;
     for (int s = 0; s < r->S && take; s++)

@@ -43,7 +43,8 @@ static enum mt_status random_tokens(void *self, int64_t position, int32_t *token
 }
 
 /* The contenders' settings; returns how many. `sharding` is what config's comes to. */
-static int line_up(const struct mt_config *config, enum mt_sharding sharding, const struct mt_comm *comm, struct contender *c)
+static int line_up(const struct mt_config *config, enum mt_sharding sharding, const struct mt_comm *comm,
+                   struct contender *c)
 {
   int n = 0;
   for (int s = MT_SHARDING_FULL; s <= MT_SHARDING_OWNER; s++) {

@@ -30,7 +30,8 @@ enum mt_sharding mt_sharding_named(const char *name)
 }
 
 /* counts[P][E] of a mean micro-step under the nominal skew. */
-static void nominal(const struct mt_config *config, const struct mt_cluster *cluster, const struct mt_batch *batch, int64_t *counts)
+static void nominal(const struct mt_config *config, const struct mt_cluster *cluster, const struct mt_batch *batch,
+                    int64_t *counts)
 {
   const int E = (int)config->model.num_local_experts;
   double share[E];

@@ -10,10 +10,10 @@
 #include "base/text.h"
 #include "topology/cluster.h"
 
-/* What parallel.sharding comes to, into *sharding: itself, or for auto the one with the least predicted time (layout_cost.h, under the
- * layout policy in force with it) among those that fit into the nodes' memory (forecast.h); the first of full, node, owner if
- * several are equal, full if none fits or the model is dense. What decided is printed. Local and pure. MT_USAGE, said once,
- * if parallel.slots does not fit the cluster. */
+/* What parallel.sharding comes to, into *sharding: itself, or for auto the one with the least predicted time
+ * (layout_cost.h, under the layout policy in force with it) among those that fit into the nodes' memory (forecast.h); the
+ * first of full, node, owner if several are equal, full if none fits or the model is dense. What decided is printed. Local
+ * and pure. MT_USAGE, said once, if parallel.slots does not fit the cluster. */
 enum mt_status mt_sharding_choose(const struct mt_config *config, const struct mt_cluster *cluster,
                                   enum mt_sharding *sharding);
 /* The same without printing: what decided is added to *why, nothing if nothing was to be decided. */

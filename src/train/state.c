@@ -199,11 +199,13 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
              !strcmp(stored.parallel.shard_sizes, config->parallel.shard_sizes) &&
              ((strcmp(config->parallel.shares, "auto") && strcmp(config->parallel.shard_sizes, "auto")) ||
               stored.parallel.measure == config->parallel.measure);
-  told->same = !difference && cuts && stored.train.micro_batch == config->train.micro_batch && !strcmp(stored.parallel.slots, config->parallel.slots) &&
-          stored.parallel.layout == config->parallel.layout && stored.parallel.wire == config->parallel.wire &&
-          stored.parallel.dispatch == config->parallel.dispatch && stored.parallel.relayout_interval == config->parallel.relayout_interval &&
-          stored.parallel.relayout_window == config->parallel.relayout_window &&
-          stored.parallel.sharding == config->parallel.sharding;
+  told->same = !difference && cuts && stored.train.micro_batch == config->train.micro_batch &&
+               !strcmp(stored.parallel.slots, config->parallel.slots) &&
+               stored.parallel.layout == config->parallel.layout && stored.parallel.wire == config->parallel.wire &&
+               stored.parallel.dispatch == config->parallel.dispatch &&
+               stored.parallel.relayout_interval == config->parallel.relayout_interval &&
+               stored.parallel.relayout_window == config->parallel.relayout_window &&
+               stored.parallel.sharding == config->parallel.sharding;
   mt_free(difference);
   mt_config_free(&stored);
   if (status != MT_OK)

@@ -111,7 +111,8 @@ static void say_start(const struct run *run)
             session->from.same ? "the same ranks and places: goes on bit for bit"
                           : "other ranks, places or settings: goes on up to rounding");
   if (session->layouts == MT_LAYOUTS_GO_ON)
-    mt_info("layouts and the loads they follow: %s", session->from.same ? "as the checkpoint has them" : "those of the checkpoint, as a hint");
+    mt_info("layouts and the loads they follow: %s",
+            session->from.same ? "as the checkpoint has them" : "those of the checkpoint, as a hint");
   else if (session->layouts == MT_LAYOUTS_ANEW)
     mt_info("layouts: static at first; the checkpoint has none for these ranks and slots");
   if (!session->from.path)
