@@ -2,7 +2,9 @@
  *
  * The idea: the same run alternates steps and bare calls of the GEMM library at the step's shapes (one call per product,
  * forward and both backward ones), so that both see the same machine; the ratio of the two is what the step makes of the
- * machine. The trap: a step's time without its head is a difference of times, so both are taken per kind of task. */
+ * machine. Beside a GPU the calls are its linear layers', which are cuBLAS's. The traps: a step's time without its head is
+ * a difference of times, so both are taken per kind of task; and a GPU's work is over only when somebody waits for it, so
+ * there the kinds of task say where the host waited. */
 #include "train/bench_step.h"
 #include <math.h>
 #include <string.h>
@@ -22,14 +24,68 @@ static double flops(const struct mt_product *p)
   return mt_product_flops(p) * mt_product_parts(p) * p->times;
 }
 
-/* Seconds of one call of each of the product's GEMMs, times their number in a step. */
-static double gemm_seconds(const struct mt_product *p, int threads, const float *x, const float *w, float *y, float *dw)
+/* Operands for the largest product: on the device, in its ctype, but dw. */
+struct operands {
+  void *x, *w, *y, *dx;
+  float *dw;
+};
+
+static void *operand(struct mt_device *device, int64_t n)
 {
+  float *host = mt_turns_data(n);
+  if (device->host == device)
+    return host;
+  void *wide = device->ops->alloc(device, MT_TAG_MISC, MT_DEVICE, n * 4);
+  void *data = device->ops->alloc(device, MT_TAG_MISC, MT_DEVICE, n * mt_dtype_size(device->ctype));
+  device->ops->copy(device, MT_DEV_MATH, wide, host, n * 4);
+  device->kernels->convert(device, data, device->ctype, wide, MT_F32, n);
+  device->ops->free(device, MT_DEVICE, wide);
+  mt_free(host);
+  return data;
+}
+
+static struct operands operands_new(struct mt_device *device, const struct mt_product *p, int n)
+{
+  int64_t x = 1, w = 1, y = 1;
+  for (int i = 0; i < n; i++) {
+    x = p[i].n * p[i].in > x ? p[i].n * p[i].in : x;
+    w = p[i].in * p[i].out > w ? p[i].in * p[i].out : w;
+    y = p[i].n * p[i].out > y ? p[i].n * p[i].out : y;
+  }
+  struct operands o = {operand(device, x), operand(device, w), operand(device, y), operand(device, x), NULL};
+  o.dw = device->ops->alloc(device, MT_TAG_MISC, MT_DEVICE, w * 4);
+  device->ops->zero(device, MT_DEV_MATH, o.dw, w * 4);
+  return o;
+}
+
+static void operands_free(struct mt_device *device, struct operands *o)
+{
+  void *all[] = {o->x, o->w, o->y, o->dx, o->dw};
+  for (int i = 0; i < 5; i++)
+    device->ops->free(device, MT_DEVICE, all[i]);
+}
+
+/* Seconds of one call of each of the product's GEMMs, times their number in a step. */
+static double gemm_seconds(struct mt_device *device, const struct mt_product *p, const struct operands *o)
+{
+  const int backward = mt_product_parts(p) == 3, threads = device->threads;
+  const int64_t rows[2] = {0, p->n};
+  const struct mt_linear l = {1, rows, p->in, p->out, 0, 0};
+  device->ops->sync(device, MT_DEV_MATH);
   double start = mt_time();
-  mt_limit_gemm(threads, 0, 1, p->n, p->out, p->in, x, w, y, 0);
-  if (mt_product_parts(p) == 3) {
-    mt_limit_gemm(threads, 0, 0, p->n, p->in, p->out, y, w, dw, 0); /* dx, as large as x at most */
-    mt_limit_gemm(threads, 1, 0, p->out, p->in, p->n, y, x, dw, 0);
+  if (device->host == device) {
+    mt_limit_gemm(threads, 0, 1, p->n, p->out, p->in, o->x, o->w, o->y, 0);
+    if (backward) {
+      mt_limit_gemm(threads, 0, 0, p->n, p->in, p->out, o->y, o->w, o->dx, 0);
+      mt_limit_gemm(threads, 1, 0, p->out, p->in, p->n, o->y, o->x, o->dw, 0);
+    }
+  } else {
+    device->kernels->linear(device, &l, o->y, o->x, o->w, NULL, 0);
+    if (backward) {
+      device->kernels->linear_dx(device, &l, o->dx, o->y, o->w, 0);
+      device->kernels->linear_dw(device, &l, o->dw, NULL, o->y, o->x);
+    }
+    device->ops->sync(device, MT_DEV_MATH);
   }
   return (mt_time() - start) * p->times * (double)p->ngroup;
 }
@@ -47,9 +103,10 @@ static void report(struct mt_step *step, const struct mt_product *p, int n, doub
                    double (*kind)[MT_NTASK_KIND])
 {
   const struct mt_config *config = step->config;
+  const struct mt_device *device = step->model->device;
   double total = 0, total_flops = 0, head = 0, head_flops = 0;
   mt_info("FLOP of a step = 2 n in out per product, forward 1, backward 2 products; attention 7/2 T T D a head (causal)");
-  mt_info("%-18s %8s %8s %8s %8s %10s %10s %10s", "product", "n", "in", "out", "a step", "GFLOP", "sgemm s", "GFLOP/s");
+  mt_info("%-18s %8s %8s %8s %8s %10s %10s %10s", "product", "n", "in", "out", "a step", "GFLOP", "alone s", "GFLOP/s");
   for (int i = 0; i < n; i++) {
     double seconds = mt_spread_of(gemm[i], REPEAT).median;
     mt_info("%-18s %8lld %8lld %8lld %8.0f %10.1f %10.4f %10.1f", p[i].name, (long long)p[i].n, (long long)p[i].in,
@@ -79,7 +136,7 @@ static void report(struct mt_step *step, const struct mt_product *p, int n, doub
   double tokens = (double)config->train.global_batch * (double)config->data.seq_length;
   mt_info("step %.4f s (%.4f to %.4f, median of %d)  %.0f tokens/s  %.1f GFLOP/s", seconds, spread.least, spread.most, REPEAT, tokens / seconds,
           total_flops * 1e-9 / seconds);
-  mt_info("sgemm at the same shapes %.4f s  %.1f GFLOP/s", total, total_flops * 1e-9 / total);
+  mt_info("%s at the same shapes %.4f s  %.1f GFLOP/s", device->host == device ? "sgemm" : "cuBLAS", total, total_flops * 1e-9 / total);
   mt_info("ratio %.3f  without the head %.3f (%.1f of %.1f GFLOP/s)", total / seconds, (total - head) / rest,
           (total_flops - head_flops) * 1e-9 / rest, (total_flops - head_flops) * 1e-9 / (total - head));
 }
@@ -92,14 +149,7 @@ enum mt_status mt_bench_step(struct mt_comm *comm, const struct mt_config *confi
   struct mt_product p[MT_MOST_PRODUCTS];
   int64_t N = mt_batch_most(&step->batch, comm->rank) * config->data.seq_length;
   int n = mt_products(&session.model->arch, session.model->params.nmoe, N, session.model->T, (double)step->batch.nmicro, p);
-  int64_t most_x = 1, most_w = 1, most_y = 1;
-  for (int i = 0; i < n; i++) {
-    most_x = p[i].n * p[i].in > most_x ? p[i].n * p[i].in : most_x;
-    most_w = p[i].in * p[i].out > most_w ? p[i].in * p[i].out : most_w;
-    most_y = p[i].n * p[i].out > most_y ? p[i].n * p[i].out : most_y;
-  }
-  int64_t most_d = most_w > most_x ? most_w : most_x;
-  float *x = mt_turns_data(most_x), *w = mt_turns_data(most_w), *y = mt_turns_data(most_y), *dw = mt_turns_data(most_d);
+  struct operands o = operands_new(session.device, p, n);
   double gemm[MT_MOST_PRODUCTS][REPEAT], step_s[REPEAT], head_s[REPEAT], kind[REPEAT][MT_NTASK_KIND];
   const double tokens = (double)config->train.global_batch * (double)config->data.seq_length;
   for (int warm = 0; warm < 2; warm++)
@@ -110,14 +160,11 @@ enum mt_status mt_bench_step(struct mt_comm *comm, const struct mt_config *confi
     head_s[r] = step->times.kind_s[MT_TASK_HEAD];
     memcpy(kind[r], step->times.kind_s, sizeof kind[r]);
     for (int i = 0; i < n; i++)
-      gemm[i][r] = gemm_seconds(&p[i], session.device->threads, x, w, y, dw);
+      gemm[i][r] = gemm_seconds(session.device, &p[i], &o);
     mt_info("  %d of %d: step %.4f s, %.0f tokens/s", r + 1, REPEAT, step_s[r], tokens / step_s[r]);
   }
   report(step, p, n, gemm, step_s, head_s, kind);
-  mt_free(x);
-  mt_free(w);
-  mt_free(y);
-  mt_free(dw);
+  operands_free(session.device, &o);
   mt_step_free(step);
   mt_session_close(&session);
   return MT_OK;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The step of tests/bench/step.ini in PyTorch on the CPU: a peer for `motley bench step`.
+"""The step of tests/bench/step.ini in PyTorch, on the CPU or a GPU: a peer for `motley bench step`.
 
 The same model (RMSNorm, rotary positions, grouped-query attention, 8 SwiGLU experts top-2, dropless, untied head), the same batch
 of 4 x 512 random tokens, forward, backward, clipping and AdamW, written as one would for speed: one q/k/v product, fused attention,
 rows sorted by expert, fused AdamW. Prints tokens/s as the median of some steps.
 
-    python3 tests/oracle/bench_step.py [--threads 2] [--steps 7] [--compile]
+    python3 tests/oracle/bench_step.py [--threads 2] [--steps 7] [--compile] [--device cuda --bf16] [--sizes C=4096,L=1,...]
 
 Needs torch from PyPI; neither the build nor the tests need this script.
 """
@@ -95,10 +95,17 @@ def main():
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--steps", type=int, default=7)
     arguments.add_argument("--compile", action="store_true")
+    arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--bf16", action="store_true", help="autocast")
+    arguments.add_argument("--sizes", default="", help="of C, L, H, KV, E, K, WIDTH, V, T, B: NAME=NUMBER,...")
     options = arguments.parse_args()
+    for size in filter(None, options.sizes.split(",")):
+        name, number = size.split("=")
+        globals()[name] = int(number)
+    globals()["D"] = C // H
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    model = Model()
+    model = Model().to(options.device)
     forward = torch.compile(model) if options.compile else model
     decay = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
@@ -106,18 +113,21 @@ def main():
                               lr=3e-4, betas=(0.9, 0.95), fused=True)
     seconds = []
     for step in range(options.steps + 2):
-        tokens = torch.randint(V, (B, T + 1))
+        tokens = torch.randint(V, (B, T + 1), device=options.device)
         begin = time.perf_counter()
-        loss = forward(tokens)
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.bf16):
+            loss = forward(tokens)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         adamw.step()
         adamw.zero_grad(set_to_none=False)
+        if options.device != "cpu":
+            torch.cuda.synchronize()
         if step >= 2:
             seconds.append(time.perf_counter() - begin)
             print(f"  {step - 1} of {options.steps}: {seconds[-1]:.3f} s, loss {loss.item():.3f}", flush=True)
     middle = statistics.median(seconds)
-    print(f"PyTorch {torch.__version__}, {options.threads} threads: {middle:.4f} s a step ({min(seconds):.4f} to "
+    print(f"PyTorch {torch.__version__}, {options.device}, {options.threads} threads: {middle:.4f} s a step ({min(seconds):.4f} to "
           f"{max(seconds):.4f}), {B * T / middle:.0f} tokens/s")
 
 
