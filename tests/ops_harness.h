@@ -78,6 +78,7 @@ struct ops_backend {
     const char *name;
     int threads;
   } device[OPS_MAX_DEVICES];
+  int64_t most; /* elements of a case that all of them run, 0 = any; larger ones are the first one's */
 };
 
 /* Adds buffer number `id` (must be the next) with n >= 0 elements, standard normal values (OPS_I32: zeros).

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 
 static const struct ops_backend emulated[] = {
-    {{{"emulated", 1}, {"emulated:1", 1}, {"emulated:2", 1}}},
-    {{{"emulated-bf16", 1}, {"emulated:1-bf16", 1}, {"emulated:2-bf16", 1}}},
+    {{{"emulated", 1}, {"emulated:1", 1}, {"emulated:2", 1}}, 40000},
+    {{{"emulated-bf16", 1}, {"emulated:1-bf16", 1}, {"emulated:2-bf16", 1}}, 40000},
 };
 static const struct ops_backend real[] = {
-    {{{"cuda", 1}, {"cuda", 1}}},
-    {{{"cuda-bf16", 1}, {"cuda-bf16", 1}}},
+    {{{"cuda", 1}, {"cuda", 1}}, 0},
+    {{{"cuda-bf16", 1}, {"cuda-bf16", 1}}, 0},
 };
 static const struct ops_backend *backends = emulated;
 enum { NBACKEND = 2 };

@@ -62,6 +62,19 @@ run 0 1 generate c.ini --set log.dir=gpu --set generate.prompt=The --set generat
 is "generated text" "$(cat out)" "$(cat plain)"
 run 0 2 eval c.ini --set log.dir=gpu --set $gpu:2
 
+say "no GPU, no library of CUDA"
+is "CUDA libraries that motley is linked with" "$(ldd "$motley" | grep -c -i -e cuda -e cublas)" 0
+if [ ! -e /dev/nvidiactl ]; then # with or without the module, and whatever the module's libraries say
+  run 2 2 train c.ini --set log.dir=none --set parallel.device=cuda
+  says 1 'error: parallel.device = cuda on'
+  run 0 1 topo
+  mkdir alone && cp "$motley" alone/ && motley_built=$motley motley=$work/alone/motley
+  run 2 1 train c.ini --set log.dir=none --set parallel.device=emulated
+  says 1 'motley-cuda-emulated.so is not installed'
+  run 0 0 --version
+  motley=$motley_built
+fi
+
 say "mistakes"
 run 2 1 train c.ini --set log.dir=none --set parallel.device=emulated:7
 says 1 'found 3 devices'

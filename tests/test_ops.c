@@ -8,9 +8,9 @@
 #include <string.h>
 
 static const struct ops_backend backends[] = {
-    {{{"cpu-plain", 1}, {"cpu-plain", 2}, {"cpu-plain", 3}}},
-    {{{"cpu-v3", 1}, {"cpu-v3", 2}, {"cpu-v3", 3}}},
-    {{{"cpu-v4", 1}, {"cpu-v4", 2}, {"cpu-v4", 3}}},
+    {{{"cpu-plain", 1}, {"cpu-plain", 2}, {"cpu-plain", 3}}, 0},
+    {{{"cpu-v3", 1}, {"cpu-v3", 2}, {"cpu-v3", 3}}, 0},
+    {{{"cpu-v4", 1}, {"cpu-v4", 2}, {"cpu-v4", 3}}, 0},
 };
 enum { NBACKEND = sizeof backends / sizeof *backends };
 

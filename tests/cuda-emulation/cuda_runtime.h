@@ -46,8 +46,8 @@ int __any_sync(unsigned mask, int predicate);
 
 enum { EMULATED_LANE_BYTES = 64 };
 /* Every lane leaves `bytes` and gets a view of what all lanes left: 32 times EMULATED_LANE_BYTES, valid until its next
- * warp-wide operation but one. */
-const char *emulated_warp_exchange(unsigned mask, const void *mine, int bytes);
+ * warp-wide operation but one. The last lane to come calls `last`, if given, on it. */
+const char *emulated_warp_exchange(unsigned mask, const void *mine, int bytes, void (*last)(char *lanes) = nullptr);
 int emulated_lane();
 
 template <typename T> T emulated_shuffle(unsigned mask, T value, int lane)

@@ -144,7 +144,7 @@ int emulated_lane()
   return current & 31;
 }
 
-const char *emulated_warp_exchange(unsigned mask, const void *mine, int bytes)
+const char *emulated_warp_exchange(unsigned mask, const void *mine, int bytes, void (*last)(char *lanes))
 {
   warp *w = &warps[current / 32];
   if (mask != 0xffffffffu)
@@ -157,6 +157,8 @@ const char *emulated_warp_exchange(unsigned mask, const void *mine, int bytes)
   } else {
     w->arrived = 0;
     w->phase++;
+    if (last)
+      last(w->lane[phase][0]);
     for (int i = first; i < first + 32; i++)
       if (thread[i].state == AT_WARP)
         thread[i].state = READY;
