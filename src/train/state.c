@@ -14,17 +14,21 @@ char *mt_state_dir(const struct mt_config *config)
   return *config->checkpoint.dir ? mt_strdup(config->checkpoint.dir) : mt_format("%s/checkpoints", config->log.dir);
 }
 
+/* What a shard has of a parameter, and the group where the file has it. */
+enum array { MASTER, MOMENT_M, MOMENT_V };
+static const char *const group_of[] = {[MASTER] = "/params/", [MOMENT_M] = "/adam_m/", [MOMENT_V] = "/adam_v/"};
+
 /* Datasets of one kind (weights or a moment): one a parameter row, in table order. */
 struct build {
   struct mt_model *model;
   struct mt_dataset *dataset;
-  const char *group;
+  enum array array;
   int counting;
 };
 
 static float *array_of(const struct build *build, const struct mt_shard *shard)
 {
-  return build->group[1] == 'p' ? shard->master : build->group[6] == 'm' ? shard->m : shard->v;
+  return build->array == MASTER ? shard->master : build->array == MOMENT_M ? shard->m : shard->v;
 }
 
 static void add_range(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard, int64_t at,
@@ -37,10 +41,11 @@ static void add_range(void *self, const struct mt_param *row, int expert, int64_
   dataset->nrange++;
 }
 
-static void add_datasets(struct mt_checkpoint *checkpoint, struct mt_model *model, const char *group)
+static void add_datasets(struct mt_checkpoint *checkpoint, struct mt_model *model, enum array array)
 {
+  const char *group = group_of[array];
   const struct mt_params *params = &model->params;
-  struct build build = {model, checkpoint->dataset + checkpoint->ndataset, group, 1};
+  struct build build = {model, checkpoint->dataset + checkpoint->ndataset, array, 1};
   checkpoint->ndataset += params->n;
   for (int i = 0; i < params->n; i++) {
     const struct mt_param *row = &params->param[i];
@@ -68,10 +73,10 @@ static struct mt_checkpoint describe(struct mt_model *model, int training)
 {
   struct mt_checkpoint checkpoint = {0};
   checkpoint.dataset = MT_NEW(MT_TAG_IO, struct mt_dataset, model->params.n * (training ? 3 : 1));
-  add_datasets(&checkpoint, model, "/params/");
+  add_datasets(&checkpoint, model, MASTER);
   if (training) {
-    add_datasets(&checkpoint, model, "/adam_m/");
-    add_datasets(&checkpoint, model, "/adam_v/");
+    add_datasets(&checkpoint, model, MOMENT_M);
+    add_datasets(&checkpoint, model, MOMENT_V);
   }
   return checkpoint;
 }
