@@ -21,7 +21,8 @@ enum { NBACKEND = 2 };
 START_TEST(test_kernel)
 {
   const struct ops_test *test = ops_list[_i % OPS_COUNT];
-  ck_assert_msg(ops_on_backend(test, &backends[_i / OPS_COUNT]), "%s is not there", backends[_i / OPS_COUNT].device[0].name);
+  ck_assert_msg(ops_on_backend(test, &backends[_i / OPS_COUNT]), "%s is not there",
+                backends[_i / OPS_COUNT].device[0].name);
 }
 END_TEST
 

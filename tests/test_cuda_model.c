@@ -29,8 +29,8 @@ static const char *ragged(void)
   return size() == 3 ? "1,2" : "1";
 }
 
-/* One step; returns the hash of the gradients. `device` is this rank's. *worst_error, if not NULL, gets the worst tensor's
- * error, which then has no bound. */
+/* One step; returns the hash of the gradients. `device` is this rank's. *worst_error, if not NULL, gets the worst
+ * tensor's error, which then has no bound. */
 static uint32_t one_step(const char *name, const char *device, double bound, double *worst_error, int n,
                          const char *const *overrides)
 {
@@ -40,12 +40,12 @@ static uint32_t one_step(const char *name, const char *device, double bound, dou
   struct model_case *c = model_case_open(name, ragged(), device, 1, 0, 0, n + 1, all);
   const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
   double want = vectors_scalar(c->vectors, "sequence/loss");
-  ck_assert_msg(fabs(result->loss - want) <= bound * fabs(want), "%s on %d ranks (%s, %s): loss is %.9g, expected %.9g", name,
-                size(), device, n ? overrides[0] : "", result->loss, want);
+  ck_assert_msg(fabs(result->loss - want) <= bound * fabs(want), "%s on %d ranks (%s, %s): loss is %.9g, expected %.9g",
+                name, size(), device, n ? overrides[0] : "", result->loss, want);
   const char *worst;
   double error = model_case_gradient_error(c, "sequence", &worst);
-  ck_assert_msg(worst_error || error <= bound, "%s on %d ranks (%s, %s): gradient of %s is off by %.3g", name, size(), device,
-                n ? overrides[0] : "", worst, error);
+  ck_assert_msg(worst_error || error <= bound, "%s on %d ranks (%s, %s): gradient of %s is off by %.3g", name, size(),
+                device, n ? overrides[0] : "", worst, error);
   ck_assert_msg(bound < 1e-3 || error > 1e-4, "%s: nothing was rounded (error %.3g)", name, error);
   if (worst_error)
     *worst_error = error;
@@ -80,18 +80,22 @@ START_TEST(test_cuts)
 }
 END_TEST
 
-/* CPUs and GPUs in one job, in nodes of unequal size, layouts changing, and shares that leave a rank without sequences. */
+/* CPUs and GPUs in one job, in nodes of unequal size, layouts changing, and shares that leave a rank without sequences.
+ */
 START_TEST(test_mixed)
 {
   const char *name = model_case_names[_i], *mine = rank() % 2 ? "cpu" : "emulated";
   check_case(name, mine, 1e-5, 0, NULL);
-  check_case(name, mine, 1e-5, 3, (const char *[]){"parallel.layout=random", "parallel.slots=5", "train.micro_batch=1"});
-  check_case(name, mine, 1e-5, 2, (const char *[]){"parallel.sharding=node", size() == 3 ? "parallel.shares=2,0,1" : "parallel.shares=1"});
+  check_case(name, mine, 1e-5, 3,
+             (const char *[]){"parallel.layout=random", "parallel.slots=5", "train.micro_batch=1"});
+  check_case(name, mine, 1e-5, 2,
+             (const char *[]){"parallel.sharding=node", size() == 3 ? "parallel.shares=2,0,1" : "parallel.shares=1"});
 }
 END_TEST
 
 /* In bf16 single tensors of these small models are off by some percent, whoever computes; a GPU's must be no worse than
- * twice the reference's, which rounds where it stores and nowhere else. Mixed with CPUs they must be better than that. */
+ * twice the reference's, which rounds where it stores and nowhere else. Mixed with CPUs they must be better than that.
+ */
 START_TEST(test_bf16)
 {
   const char *name = model_case_names[_i];
@@ -110,12 +114,13 @@ START_TEST(test_logits)
 {
   for (int i = 0; i < MODEL_CASES; i++)
     for (int half = 0; half < 2; half++) {
-      struct model_case *c = model_case_open(model_case_names[i], ragged(), half ? "emulated-bf16" : "emulated", 1, 0, 0, 0, NULL);
+      struct model_case *c =
+          model_case_open(model_case_names[i], ragged(), half ? "emulated-bf16" : "emulated", 1, 0, 0, 0, NULL);
       mt_step_run(c->step, 1, 0);
       struct vectors_shape shape;
       double *want = vectors_double(c->vectors, "logits", &shape), error[2] = {0};
       const int64_t V = c->model->arch.V, first = c->step->batch.share.first[c->comm->rank] * c->T, n = c->model->N;
-      float *logits = MT_NEW(MT_TAG_MISC, float, n * V);
+      float *logits = MT_NEW(MT_TAG_MISC, float, n *V);
       mt_model_logits(c->model, 0, n, logits);
       for (int64_t k = 0; k < n * V; k++) {
         double difference = logits[k] - want[first * V + k];
@@ -123,8 +128,8 @@ START_TEST(test_logits)
         error[1] += want[first * V + k] * want[first * V + k];
       }
       mt_sum(c->comm, error, 2);
-      ck_assert_msg(sqrt(error[0] / error[1]) <= (half ? 2e-2 : 1e-5), "%s: logits are off by %.3g", model_case_names[i],
-                    sqrt(error[0] / error[1]));
+      ck_assert_msg(sqrt(error[0] / error[1]) <= (half ? 2e-2 : 1e-5), "%s: logits are off by %.3g",
+                    model_case_names[i], sqrt(error[0] / error[1]));
       mt_free(logits);
       mt_free(want);
       model_case_close(c);
@@ -151,10 +156,10 @@ START_TEST(test_steps)
   run_steps(names[_i], "emulated", gpu, &hash[1]);
   run_steps(names[_i], rank() == 1 ? "cpu" : "emulated:2", mixed, &hash[2]);
   for (int s = 0; s < 5; s++) {
-    ck_assert_msg(fabs(gpu[s] - cpu[s]) <= 1e-5 * cpu[s], "%s, step %d: loss %.8f on emulated GPUs, %.8f on CPUs", names[_i], s + 1,
-                  gpu[s], cpu[s]);
-    ck_assert_msg(fabs(mixed[s] - cpu[s]) <= 1e-5 * cpu[s], "%s, step %d: loss %.8f on both, %.8f on CPUs", names[_i], s + 1,
-                  mixed[s], cpu[s]);
+    ck_assert_msg(fabs(gpu[s] - cpu[s]) <= 1e-5 * cpu[s], "%s, step %d: loss %.8f on emulated GPUs, %.8f on CPUs",
+                  names[_i], s + 1, gpu[s], cpu[s]);
+    ck_assert_msg(fabs(mixed[s] - cpu[s]) <= 1e-5 * cpu[s], "%s, step %d: loss %.8f on both, %.8f on CPUs", names[_i],
+                  s + 1, mixed[s], cpu[s]);
   }
   ck_assert(gpu[4] < gpu[0]);
 }

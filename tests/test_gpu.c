@@ -9,7 +9,8 @@
 /* GPU number g of the host, near this package and domain. */
 static struct mt_gpu gpu(int g, int package, int numa)
 {
-  struct mt_gpu result = {.uuid = {(uint8_t)(g + 1)}, .domain = 0, .bus = g, .slot = 0, .package = package, .numa = numa};
+  struct mt_gpu result = {
+      .uuid = {(uint8_t)(g + 1)}, .domain = 0, .bus = g, .slot = 0, .package = package, .numa = numa};
   return result;
 }
 
@@ -17,7 +18,8 @@ static struct mt_gpu gpu(int g, int package, int numa)
 static void host(struct mt_gpu_rank *rank, int n, int ngpu, enum mt_gpu_wish wish, int bound)
 {
   for (int r = 0; r < n; r++) {
-    rank[r] = (struct mt_gpu_rank){.wish = wish, .package = bound ? r * 2 / n : -1, .numa = bound ? r * 4 / n : -1, .ngpu = ngpu};
+    rank[r] = (struct mt_gpu_rank){
+        .wish = wish, .package = bound ? r * 2 / n : -1, .numa = bound ? r * 4 / n : -1, .ngpu = ngpu};
     for (int g = 0; g < ngpu; g++)
       rank[r].gpu[g] = gpu(g, g / 4, g / 2);
   }
@@ -65,7 +67,8 @@ START_TEST(test_nearest)
   mt_gpu_choose(rank, 2, choice);
   ck_assert_int_eq(choice[0].device, 6);
   ck_assert_int_eq(choice[1].device, 2);
-  /* four ranks in one domain: two get its GPUs, two those of its package; one elsewhere keeps its own although it comes last */
+  /* four ranks in one domain: two get its GPUs, two those of its package; one elsewhere keeps its own although it comes
+   * last */
   host(rank, 5, 8, MT_GPU_FREE, 1);
   for (int r = 0; r < 5; r++) {
     rank[r].package = 0;
@@ -91,7 +94,8 @@ START_TEST(test_nearest)
 }
 END_TEST
 
-/* What launchers and CUDA_VISIBLE_DEVICES make of it: each rank sees something else, and number 0 is another GPU for each. */
+/* What launchers and CUDA_VISIBLE_DEVICES make of it: each rank sees something else, and number 0 is another GPU for
+ * each. */
 START_TEST(test_visible)
 {
   struct mt_gpu_rank rank[MOST];
@@ -144,8 +148,8 @@ START_TEST(test_wishes)
 }
 END_TEST
 
-/* GPUs in hwloc's description of a machine, by class and vendor: an integrated display, a network card and a bridge of NVIDIA's
- * are none. */
+/* GPUs in hwloc's description of a machine, by class and vendor: an integrated display, a network card and a bridge of
+ * NVIDIA's are none. */
 START_TEST(test_locality)
 {
   const char *dir = getenv("srcdir");
@@ -158,7 +162,7 @@ START_TEST(test_locality)
   mt_discover_gpus(found, 5);
   ck_assert(found[0].package == 0 && found[0].numa == 0);
   ck_assert(found[1].package == 1 && found[1].numa == 2);
-  ck_assert(found[2].package == 1 && found[2].numa == -1); /* on the package: two domains are as near */
+  ck_assert(found[2].package == 1 && found[2].numa == -1);  /* on the package: two domains are as near */
   ck_assert(found[3].package == -1 && found[3].numa == -1); /* a network card */
   ck_assert(found[4].package == -1 && found[4].numa == -1); /* not in this machine */
   unsetenv("HWLOC_XMLFILE");

@@ -41,8 +41,8 @@ void mt_gpu_choose(const struct mt_gpu_rank *rank, int n, struct mt_gpu_choice *
   for (int near = MT_GPU_SAME_NUMA; near <= MT_GPU_SOMEWHERE; near++)
     for (int r = 0; r < n; r++)
       for (int d = 0; d < rank[r].ngpu && choice[r].device < 0; d++)
-        if ((rank[r].wish == MT_GPU_FREE || rank[r].wish == MT_GPU_ANY) && (int)nearness(&rank[r], &rank[r].gpu[d]) <= near &&
-            !users(rank, n, choice, &rank[r].gpu[d]))
+        if ((rank[r].wish == MT_GPU_FREE || rank[r].wish == MT_GPU_ANY) &&
+            (int)nearness(&rank[r], &rank[r].gpu[d]) <= near && !users(rank, n, choice, &rank[r].gpu[d]))
           take(&rank[r], &choice[r], d);
   /* Sharing: the GPU with the fewest users, of equals the nearest, of equals the first. */
   for (int r = 0; r < n; r++) {

@@ -1,10 +1,10 @@
 /* GPUs of one host as plain data, and which of its ranks takes which.
  *
- * The problem: hosts hold no GPU, one or many, more or fewer than ranks; launchers may show each rank a GPU of its own or all
- * of them to all; a GPU hangs on one package, and a rank that is bound to another pays for each byte. The idea: ranks show
- * each other what they see; GPUs are told apart by their UUID, which also tells parts of one GPU apart; then one pure
- * function deals them out, nearest first. The trap: "device 0" is another GPU for each rank where the launcher hides the
- * others, so numbers mean nothing beyond a rank. */
+ * The problem: hosts hold no GPU, one or many, more or fewer than ranks; launchers may show each rank a GPU of its own
+ * or all of them to all; a GPU hangs on one package, and a rank that is bound to another pays for each byte. The idea:
+ * ranks show each other what they see; GPUs are told apart by their UUID, which also tells parts of one GPU apart; then
+ * one pure function deals them out, nearest first. The trap: "device 0" is another GPU for each rank where the launcher
+ * hides the others, so numbers mean nothing beyond a rank. */
 #ifndef MT_GPU_H
 #define MT_GPU_H
 #include <stdint.h>
@@ -15,8 +15,8 @@ enum { MT_GPU_MOST = 16 }; /* that a rank can tell of */
 struct mt_gpu {
   char name[64];
   uint8_t uuid[16];
-  int32_t domain, bus, slot;   /* PCI address, -1 = unknown */
-  int32_t package, numa;       /* whose cores are near it, numbered as in struct mt_place; -1 = several or unknown */
+  int32_t domain, bus, slot; /* PCI address, -1 = unknown */
+  int32_t package, numa;     /* whose cores are near it, numbered as in struct mt_place; -1 = several or unknown */
   int64_t mem_bytes;
 };
 
@@ -44,9 +44,9 @@ struct mt_gpu_choice {
   int32_t sharers; /* ranks that drive this GPU, 1 = alone */
 };
 
-/* Deals GPUs out to the n ranks of a host, in order: first those that are named; then, for three degrees of nearness, each
- * rank without one takes the first free GPU so near that it sees; ranks that will share go round what they see. choice[n].
- * Pure. */
+/* Deals GPUs out to the n ranks of a host, in order: first those that are named; then, for three degrees of nearness,
+ * each rank without one takes the first free GPU so near that it sees; ranks that will share go round what they see.
+ * choice[n]. Pure. */
 void mt_gpu_choose(const struct mt_gpu_rank *rank, int n, struct mt_gpu_choice *choice);
 
 #endif

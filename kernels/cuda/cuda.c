@@ -1,8 +1,8 @@
 /* Finding and opening the CUDA module; see cuda.h. Linked into the program, without any of CUDA's headers or libraries.
  *
- * The trap: a library that is found but cannot be loaded (no driver, another version of CUDA) is no failure of the program.
- * It is a reason, told to who asked for a GPU. A module stays loaded once it is: CUDA's libraries do not like to be
- * unloaded. */
+ * The trap: a library that is found but cannot be loaded (no driver, another version of CUDA) is no failure of the
+ * program. It is a reason, told to who asked for a GPU. A module stays loaded once it is: CUDA's libraries do not like
+ * to be unloaded. */
 #include "config.h"
 #include "cuda/cuda.h"
 #include "cpu/cpu.h"

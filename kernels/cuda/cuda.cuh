@@ -1,8 +1,8 @@
 /* What all files of the CUDA backend share: launching, checking, element types, sums over warps and blocks.
  *
  * The same sources are built by nvcc for GPUs and by a C++ compiler against an emulation of the CUDA runtime
- * (tests/cuda-emulation), which has its own way to launch a kernel and to share memory; MT_LAUNCH and MT_SHARED hide that.
- * Kernels come in blocks of whole warps, and all threads of a block reach every barrier. No atomics: every sum is
+ * (tests/cuda-emulation), which has its own way to launch a kernel and to share memory; MT_LAUNCH and MT_SHARED hide
+ * that. Kernels come in blocks of whole warps, and all threads of a block reach every barrier. No atomics: every sum is
  * formed in an order that depends on shapes only. */
 #ifndef MT_CUDA_CUH
 #define MT_CUDA_CUH
@@ -48,9 +48,9 @@ struct mt_cuda {
   cudaStream_t lane[MT_NDEVLANE];
   cublasHandle_t blas;
   void *blas_work;
-  void **pointers;  /* device [3][MT_CUDA_GROUPS]: matrices of a grouped product */
-  double *partial;  /* device [MT_CUDA_PARTIALS] */
-  double *total;    /* pinned [1] */
+  void **pointers; /* device [3][MT_CUDA_GROUPS]: matrices of a grouped product */
+  double *partial; /* device [MT_CUDA_PARTIALS] */
+  double *total;   /* pinned [1] */
   char name[32];
   void *allocations; /* memory that is given out, see device.cu */
   void *marks;
@@ -97,7 +97,9 @@ static inline int64_t mt_divide_up(int64_t n, int64_t by)
 /* Threads for a row of `width` elements: whole warps, a block at most. */
 static inline unsigned mt_row_threads(int64_t width)
 {
-  return (unsigned)(width >= MT_BLOCK ? (int64_t)MT_BLOCK : width < 1 ? (int64_t)MT_WARP : mt_divide_up(width, MT_WARP) * MT_WARP);
+  return (unsigned)(width >= MT_BLOCK ? (int64_t)MT_BLOCK
+                    : width < 1       ? (int64_t)MT_WARP
+                                      : mt_divide_up(width, MT_WARP) * MT_WARP);
 }
 /* Blocks for n elements that their threads deal out among them. */
 static inline unsigned mt_grid(int64_t n)

@@ -1,9 +1,10 @@
 /* A CUDA device: memory, lanes and the module's table; see module.h.
  *
  * Lanes are streams. A mark is an event; each lane has a ring of them, and where a mark's event has been recorded again
- * since, waiting for it is waiting longer, never shorter, since both are points of one lane. Memory comes from CUDA's pool,
- * which keeps what is freed; what is given out is remembered for its size. Wire memory is pinned, and kernels reach it
- * over the bus. The trap: the pool orders memory by the stream it was asked on, and there are two, so allocating waits. */
+ * since, waiting for it is waiting longer, never shorter, since both are points of one lane. Memory comes from CUDA's
+ * pool, which keeps what is freed; what is given out is remembered for its size. Wire memory is pinned, and kernels
+ * reach it over the bus. The trap: the pool orders memory by the stream it was asked on, and there are two, so
+ * allocating waits. */
 #include "config.h"
 #include "cuda.cuh"
 #include <new>
@@ -139,8 +140,8 @@ static void cuda_close(struct mt_device *device)
   host->free(device);
 }
 
-static const struct mt_device_ops cuda_ops = {cuda_alloc, cuda_free, cuda_copy, cuda_zero, cuda_mark,
-                                              cuda_wait,  cuda_sync, cuda_close};
+static const struct mt_device_ops cuda_ops = {cuda_alloc, cuda_free, cuda_copy, cuda_zero,
+                                              cuda_mark,  cuda_wait, cuda_sync, cuda_close};
 
 /* ---- the module ---- */
 
@@ -172,8 +173,8 @@ static void cuda_describe(int device, struct mt_cuda_info *info)
 
 static struct mt_kernels kernels;
 
-static struct mt_device *cuda_open(const struct mt_cuda_host *host, int ordinal, enum mt_precision precision, char *text,
-                                   int size)
+static struct mt_device *cuda_open(const struct mt_cuda_host *host, int ordinal, enum mt_precision precision,
+                                   char *text, int size)
 {
   mt_cuda_host = host;
   cudaError_t error = cudaSetDevice(ordinal);

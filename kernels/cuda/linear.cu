@@ -2,16 +2,15 @@
  *
  * The idea: the host knows how many rows each group has, so all groups go into one grouped product without asking the
  * device; equal groups into a strided one. cuBLAS is column-major: what it calls C[m,n] is our y[n,m]. The traps: the
- * grouped product may load 16 bytes at a time, so where anything is not aligned to that, groups go one by one; it knows no
- * bf16 product into f32, so weight gradients of bf16 do too; empty groups are left out, not passed on. A bias is put where
- * the sum will be before the product, which adds to it: so y is rounded once. */
+ * grouped product may load 16 bytes at a time, so where anything is not aligned to that, groups go one by one; it knows
+ * no bf16 product into f32, so weight gradients of bf16 do too; empty groups are left out, not passed on. A bias is put
+ * where the sum will be before the product, which adds to it: so y is rounded once. */
 #include "cuda.cuh"
 #include <limits.h>
 
 enum { COLUMNS = 32, LINES = 8 };
 
-template <typename T>
-__global__ static void bias_kernel(T *y, const T *b, int64_t rows, int64_t out, int add)
+template <typename T> __global__ static void bias_kernel(T *y, const T *b, int64_t rows, int64_t out, int add)
 {
   MT_FOR_EACH(i, rows * out)
     mt_put_add(y, i, mt_get(b, i % out), add);
@@ -53,15 +52,16 @@ __global__ static void pointers_kernel(void **pointers, struct places p, int n)
   pointers[2 * MT_CUDA_GROUPS + g] = (void *)(p.c + p.offset[2][g]);
 }
 
-/* One product C[m,n] = op(A) op(B) (+ C) for each group; which of m, n, k is the number of rows depends on the problem. */
+/* One product C[m,n] = op(A) op(B) (+ C) for each group; which of m, n, k is the number of rows depends on the problem.
+ */
 struct product {
   cublasOperation_t ta, tb;
   const void *a, *b;
   void *c;
   enum mt_dtype type, ctype;
   int lda, ldb, ldc;
-  int64_t m, n, k;             /* -1: the group's rows */
-  int64_t a_row, b_row, c_row; /* elements by which a row of the group moves a matrix */
+  int64_t m, n, k;                   /* -1: the group's rows */
+  int64_t a_row, b_row, c_row;       /* elements by which a row of the group moves a matrix */
   int64_t a_group, b_group, c_group; /* elements from group to group */
   int add;
 };
@@ -125,20 +125,21 @@ static void multiply(struct mt_device *device, const struct mt_linear *l, const 
     }
     cudaDataType_t type = type_of(p->type), ctype = type_of(p->ctype);
     if (count > 1 && equal) {
-      MT_CUBLAS(cublasGemmStridedBatchedEx(cuda->blas, p->ta, p->tb, m[0], n[0], k[0], &one, places.a + places.offset[0][0],
-                                           type, p->lda, step[0] / size, places.b + places.offset[1][0], type, p->ldb,
-                                           step[1] / size, beta, (char *)p->c + places.offset[2][0], ctype, p->ldc,
-                                           step[2] / csize, count, cuda->compute, CUBLAS_GEMM_DEFAULT));
+      MT_CUBLAS(cublasGemmStridedBatchedEx(cuda->blas, p->ta, p->tb, m[0], n[0], k[0], &one,
+                                           places.a + places.offset[0][0], type, p->lda, step[0] / size,
+                                           places.b + places.offset[1][0], type, p->ldb, step[1] / size, beta,
+                                           (char *)p->c + places.offset[2][0], ctype, p->ldc, step[2] / csize, count,
+                                           cuda->compute, CUBLAS_GEMM_DEFAULT));
     } else if (count > 1 && type == ctype && bits % 16 == 0) {
       MT_LAUNCH(pointers_kernel, 1, MT_CUDA_GROUPS, 0, mt_math(device), cuda->pointers, places, count);
-      MT_CUBLAS(cublasGemmGroupedBatchedEx(cuda->blas, ta, tb, m, n, k, alphas, cuda->pointers, type, lda,
-                                           cuda->pointers + MT_CUDA_GROUPS, type, ldb, betas,
-                                           cuda->pointers + 2 * MT_CUDA_GROUPS, ctype, ldc, count, each, cuda->compute));
+      MT_CUBLAS(cublasGemmGroupedBatchedEx(
+          cuda->blas, ta, tb, m, n, k, alphas, cuda->pointers, type, lda, cuda->pointers + MT_CUDA_GROUPS, type, ldb,
+          betas, cuda->pointers + 2 * MT_CUDA_GROUPS, ctype, ldc, count, each, cuda->compute));
     } else {
       for (int i = 0; i < count; i++)
-        MT_CUBLAS(cublasGemmEx(cuda->blas, p->ta, p->tb, m[i], n[i], k[i], &one, places.a + places.offset[0][i], type, p->lda,
-                               places.b + places.offset[1][i], type, p->ldb, beta, (char *)p->c + places.offset[2][i], ctype,
-                               p->ldc, cuda->compute, CUBLAS_GEMM_DEFAULT));
+        MT_CUBLAS(cublasGemmEx(cuda->blas, p->ta, p->tb, m[i], n[i], k[i], &one, places.a + places.offset[0][i], type,
+                               p->lda, places.b + places.offset[1][i], type, p->ldb, beta,
+                               (char *)p->c + places.offset[2][i], ctype, p->ldc, cuda->compute, CUBLAS_GEMM_DEFAULT));
     }
   }
 }
@@ -156,8 +157,8 @@ static void put_bias(struct mt_device *device, const struct mt_linear *l, void *
   }
 }
 
-static void linear(struct mt_device *device, const struct mt_linear *l, void *y, const void *x, const void *w, const void *b,
-                   int add)
+static void linear(struct mt_device *device, const struct mt_linear *l, void *y, const void *x, const void *w,
+                   const void *b, int add)
 {
   int64_t rows = l->first[l->ngroup];
   if (rows == 0 || l->out == 0)
@@ -188,7 +189,8 @@ static void linear(struct mt_device *device, const struct mt_linear *l, void *y,
   multiply(device, l, &p);
 }
 
-static void linear_dx(struct mt_device *device, const struct mt_linear *l, void *dx, const void *dy, const void *w, int add)
+static void linear_dx(struct mt_device *device, const struct mt_linear *l, void *dx, const void *dy, const void *w,
+                      int add)
 {
   int64_t rows = l->first[l->ngroup];
   if (rows == 0 || l->in == 0)

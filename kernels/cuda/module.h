@@ -1,9 +1,9 @@
 /* What the program and the CUDA module (motley-cuda.so) know of each other.
  *
- * The problem: one executable must run on nodes with and without CUDA's libraries, so it links none of them. The idea: the
- * backend is a module that the program opens at run time (device.c). It exports one symbol, the table below, and reaches
- * the program through another table: nothing else is shared, so neither needs the other to be linked. The trap: both must
- * come from one build, since they share struct mt_kernels; `build` says so. */
+ * The problem: one executable must run on nodes with and without CUDA's libraries, so it links none of them. The idea:
+ * the backend is a module that the program opens at run time (device.c). It exports one symbol, the table below, and
+ * reaches the program through another table: nothing else is shared, so neither needs the other to be linked. The trap:
+ * both must come from one build, since they share struct mt_kernels; `build` says so. */
 #ifndef MT_CUDA_MODULE_H
 #define MT_CUDA_MODULE_H
 #include "ops.h"
@@ -32,7 +32,8 @@ struct mt_cuda_module {
   int (*count)(char *text, int size);
   void (*describe)(int device, struct mt_cuda_info *info);
   /* Opens one. NULL, with why in text[size], if it cannot be had. The caller closes it with ops->close. */
-  struct mt_device *(*open)(const struct mt_cuda_host *host, int device, enum mt_precision precision, char *text, int size);
+  struct mt_device *(*open)(const struct mt_cuda_host *host, int device, enum mt_precision precision, char *text,
+                            int size);
 };
 
 #define MT_CUDA_SYMBOL "mt_cuda_module"

@@ -55,8 +55,8 @@ __global__ static void dx_kernel(enum mt_norm_kind kind, T *dx, int add, const T
 }
 
 template <typename T>
-__global__ static void dw_kernel(enum mt_norm_kind kind, float *dw, float *db, const T *dy, const T *x, const float *mean,
-                                 const float *rstd, int64_t n, int64_t c)
+__global__ static void dw_kernel(enum mt_norm_kind kind, float *dw, float *db, const T *dy, const T *x,
+                                 const float *mean, const float *rstd, int64_t n, int64_t c)
 {
   MT_SHARED(float, part, LINES * COLUMNS * 2);
   int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
@@ -86,8 +86,8 @@ static void norm_of(struct mt_device *device, enum mt_norm_kind kind, void *y, f
                     const float *w, const float *b, int64_t n, int64_t c, float eps)
 {
   if (n > 0)
-    MT_LAUNCH(norm_kernel<T>, (unsigned)n, mt_row_threads(c), 0, mt_math(device), kind, (T *)y, mean, rstd, (const T *)x, w,
-              b, c, eps);
+    MT_LAUNCH(norm_kernel<T>, (unsigned)n, mt_row_threads(c), 0, mt_math(device), kind, (T *)y, mean, rstd,
+              (const T *)x, w, b, c, eps);
 }
 
 static void norm(struct mt_device *device, enum mt_norm_kind kind, void *y, float *mean, float *rstd, const void *x,
@@ -98,7 +98,8 @@ static void norm(struct mt_device *device, enum mt_norm_kind kind, void *y, floa
 
 template <typename T>
 static void back_of(struct mt_device *device, enum mt_norm_kind kind, void *dx, int add, float *dw, float *db,
-                    const void *dy, const void *x, const float *mean, const float *rstd, const float *w, int64_t n, int64_t c)
+                    const void *dy, const void *x, const float *mean, const float *rstd, const float *w, int64_t n,
+                    int64_t c)
 {
   if (n == 0)
     return;

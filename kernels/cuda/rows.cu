@@ -8,7 +8,8 @@
 /* ---- embedding ---- */
 
 template <typename T>
-__global__ static void embed_kernel(T *x, const int32_t *token, const int32_t *position, const T *wte, const T *wpe, int64_t c)
+__global__ static void embed_kernel(T *x, const int32_t *token, const int32_t *position, const T *wte, const T *wpe,
+                                    int64_t c)
 {
   int64_t r = blockIdx.x;
   wte += token[r] * c;
@@ -65,8 +66,8 @@ static void embed_of(struct mt_device *device, void *x, const int32_t *token, co
                      const void *wpe, int64_t n, int64_t c)
 {
   if (n > 0 && c > 0)
-    MT_LAUNCH(embed_kernel<T>, (unsigned)n, mt_row_threads(c), 0, mt_math(device), (T *)x, token, position, (const T *)wte,
-              (const T *)wpe, c);
+    MT_LAUNCH(embed_kernel<T>, (unsigned)n, mt_row_threads(c), 0, mt_math(device), (T *)x, token, position,
+              (const T *)wte, (const T *)wpe, c);
 }
 
 static void embed(struct mt_device *device, void *x, const int32_t *token, const int32_t *position, const void *wte,
@@ -145,12 +146,14 @@ __global__ static void pick_kernel(To *to, const From *from, const int32_t *inde
 }
 
 template <typename To, typename From>
-static void gather_of(struct mt_device *device, void *to, const void *from, const int32_t *index, int64_t rows, int64_t width)
+static void gather_of(struct mt_device *device, void *to, const void *from, const int32_t *index, int64_t rows,
+                      int64_t width)
 {
   if (rows == 0 || width == 0)
     return;
   if (width == 1)
-    MT_LAUNCH((pick_kernel<To, From>), mt_grid(rows), MT_BLOCK, 0, mt_math(device), (To *)to, (const From *)from, index, rows);
+    MT_LAUNCH((pick_kernel<To, From>), mt_grid(rows), MT_BLOCK, 0, mt_math(device), (To *)to, (const From *)from, index,
+              rows);
   else
     MT_LAUNCH((gather_kernel<To, From>), (unsigned)rows, mt_row_threads(width), 0, mt_math(device), (To *)to,
               (const From *)from, index, width);
@@ -212,8 +215,8 @@ static void combine_of(struct mt_device *device, void *y, int add, const void *r
                        const int32_t *place, const float *weight, int64_t n, int64_t width)
 {
   if (n > 0 && width > 0)
-    MT_LAUNCH((combine_kernel<T, R>), (unsigned)n, mt_row_threads(width), 0, mt_math(device), (T *)y, add, (const R *)row,
-              first, place, weight, width);
+    MT_LAUNCH((combine_kernel<T, R>), (unsigned)n, mt_row_threads(width), 0, mt_math(device), (T *)y, add,
+              (const R *)row, first, place, weight, width);
 }
 
 static void combine(struct mt_device *device, void *y, int add, const void *row, enum mt_dtype row_type,
@@ -239,8 +242,8 @@ static void combine_back_of(struct mt_device *device, void *drow, float *dweight
 }
 
 static void combine_back(struct mt_device *device, void *drow, float *dweight, const void *dy, const void *row,
-                         enum mt_dtype row_type, const int32_t *first, const int32_t *place, const float *weight, int64_t n,
-                         int64_t width)
+                         enum mt_dtype row_type, const int32_t *first, const int32_t *place, const float *weight,
+                         int64_t n, int64_t width)
 {
   if (device->ctype == MT_F32 && row_type == MT_F32)
     combine_back_of<float, float>(device, drow, dweight, dy, row, first, place, weight, n, width);

@@ -1,14 +1,14 @@
 /* Vectors and the loss: sums, conversions, the optimizer, softmax with cross-entropy.
  *
- * The loss reads a row of logits twice (largest, sum) and writes its gradient in place: nothing else is stored. The sum of
- * squares is a grid of partial sums whose number depends on n only, added by one block. */
+ * The loss reads a row of logits twice (largest, sum) and writes its gradient in place: nothing else is stored. The sum
+ * of squares is a grid of partial sums whose number depends on n only, added by one block. */
 #include "cuda.cuh"
 
 /* ---- loss ---- */
 
 template <typename T>
-__global__ static void cross_entropy_kernel(float *loss, T *logits, const int32_t *target, const float *scale, int64_t V,
-                                            int back)
+__global__ static void cross_entropy_kernel(float *loss, T *logits, const int32_t *target, const float *scale,
+                                            int64_t V, int back)
 {
   int64_t r = blockIdx.x;
   float by = scale[r];
@@ -36,16 +36,16 @@ __global__ static void cross_entropy_kernel(float *loss, T *logits, const int32_
 }
 
 template <typename T>
-static void cross_entropy_of(struct mt_device *device, float *loss, void *logits, const int32_t *target, const float *scale,
-                             int64_t n, int64_t V, int back)
+static void cross_entropy_of(struct mt_device *device, float *loss, void *logits, const int32_t *target,
+                             const float *scale, int64_t n, int64_t V, int back)
 {
   if (n > 0)
-    MT_LAUNCH(cross_entropy_kernel<T>, (unsigned)n, mt_row_threads(V), 0, mt_math(device), loss, (T *)logits, target, scale,
-              V, back);
+    MT_LAUNCH(cross_entropy_kernel<T>, (unsigned)n, mt_row_threads(V), 0, mt_math(device), loss, (T *)logits, target,
+              scale, V, back);
 }
 
-static void cross_entropy(struct mt_device *device, float *loss, void *logits, const int32_t *target, const float *scale,
-                          int64_t n, int64_t V, int back)
+static void cross_entropy(struct mt_device *device, float *loss, void *logits, const int32_t *target,
+                          const float *scale, int64_t n, int64_t V, int back)
 {
   MT_BY_TYPE(device->ctype, cross_entropy_of, device, loss, logits, target, scale, n, V, back);
 }
@@ -87,8 +87,8 @@ static void convert_of(struct mt_device *device, void *to, const void *from, int
     MT_LAUNCH((convert_kernel<To, From>), mt_grid(n), MT_BLOCK, 0, mt_math(device), (To *)to, (const From *)from, n);
 }
 
-static void convert(struct mt_device *device, void *to, enum mt_dtype to_type, const void *from, enum mt_dtype from_type,
-                    int64_t n)
+static void convert(struct mt_device *device, void *to, enum mt_dtype to_type, const void *from,
+                    enum mt_dtype from_type, int64_t n)
 {
   if (to_type == MT_F32 && from_type == MT_F32)
     convert_of<float, float>(device, to, from, n);
@@ -162,7 +162,8 @@ static void sum_squares(struct mt_device *device, double *sum, const float *x, i
 
 __global__ static void adamw_kernel(float *w, float *m, float *v, const float *grad, int64_t n, struct mt_adamw a)
 {
-  MT_FOR_EACH(i, n) {
+  MT_FOR_EACH(i, n)
+    {
     float g = grad[i] * a.grad_scale;
     float first = a.beta1 * m[i] + (1.0f - a.beta1) * g, second = a.beta2 * v[i] + (1.0f - a.beta2) * g * g;
     m[i] = first;

@@ -1,7 +1,7 @@
 /* Who drives which device; see devices.h.
  *
- * The trap: looking for GPUs loads CUDA's libraries, which takes time and memory. With "auto" that is done only where the
- * NVIDIA driver has left its device file. */
+ * The trap: looking for GPUs loads CUDA's libraries, which takes time and memory. With "auto" that is done only where
+ * the NVIDIA driver has left its device file. */
 #include "comm/devices.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -54,7 +54,8 @@ static void look(const struct mt_place *place, const char *wish, const char *kin
   if (!strcmp(kind, "cuda"))
     mt_discover_gpus(rank->gpu, rank->ngpu);
   if (automatic && !n)
-    snprintf(found->trouble, sizeof found->trouble, "%s has NVIDIA's driver, but no GPU that can be used: %s", place->host, why);
+    snprintf(found->trouble, sizeof found->trouble, "%s has NVIDIA's driver, but no GPU that can be used: %s",
+             place->host, why);
   else if (!n)
     snprintf(found->trouble, sizeof found->trouble, "parallel.device = %s on %s: %s", wish, place->host, why);
   else if (rank->wish == MT_GPU_NAMED && rank->named >= n)
@@ -90,7 +91,8 @@ static void put_gpu(struct mt_text_buffer *text, const struct mt_gpu *gpu)
     mt_text_add(text, ", PCI %04x:%02x:%02x", gpu->domain, gpu->bus, gpu->slot);
 }
 
-static void put_rank(struct mt_text_buffer *text, int r, const struct mt_gpu_rank *rank, const struct mt_gpu_choice *choice)
+static void put_rank(struct mt_text_buffer *text, int r, const struct mt_gpu_rank *rank,
+                     const struct mt_gpu_choice *choice)
 {
   static const char *const near[] = {"in its NUMA domain", "in its package", ""};
   const struct mt_gpu *gpu = &rank->gpu[choice->device];

@@ -1,5 +1,5 @@
-/* cuBLAS's matrix products as plain loops; see cublas_v2.h. Column-major: C[m,n] = alpha op(A)[m,k] op(B)[k,n] + beta C,
- * accumulated in float, and C is not read where beta is 0. */
+/* cuBLAS's matrix products as plain loops; see cublas_v2.h. Column-major: C[m,n] = alpha op(A)[m,k] op(B)[k,n] + beta
+ * C, accumulated in float, and C is not read where beta is 0. */
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include "emulation.h"
@@ -53,7 +53,8 @@ static void multiply(const product &p)
 static void check(const product &p, const char *name)
 {
   int rows_a = p.ta == CUBLAS_OP_N ? p.m : p.k, rows_b = p.tb == CUBLAS_OP_N ? p.k : p.n;
-  if (p.m < 0 || p.n < 0 || p.k < 0 || p.lda < rows_a || p.ldb < rows_b || p.ldc < p.m || p.lda < 1 || p.ldb < 1 || p.ldc < 1)
+  if (p.m < 0 || p.n < 0 || p.k < 0 || p.lda < rows_a || p.ldb < rows_b || p.ldc < p.m || p.lda < 1 || p.ldb < 1 ||
+      p.ldc < 1)
     emulated_fault("%s: m %d n %d k %d lda %d ldb %d ldc %d", name, p.m, p.n, p.k, p.lda, p.ldb, p.ldc);
 }
 
@@ -95,12 +96,12 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t ta, cublasO
                             cudaDataType_t btype, int ldb, const void *beta, void *c, cudaDataType_t ctype, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t algo)
 {
-  return cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, alpha, a, type, lda, 0, b, btype, ldb, 0, beta, c, ctype, ldc,
-                                    0, 1, compute, algo);
+  return cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, alpha, a, type, lda, 0, b, btype, ldb, 0, beta, c, ctype,
+                                    ldc, 0, 1, compute, algo);
 }
 
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n,
-                                          int k, const void *alpha, const void *a, cudaDataType_t type, int lda,
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m,
+                                          int n, int k, const void *alpha, const void *a, cudaDataType_t type, int lda,
                                           long long sa, const void *b, cudaDataType_t btype, int ldb, long long sb,
                                           const void *beta, void *c, cudaDataType_t ctype, int ldc, long long sc,
                                           int batch, cublasComputeType_t, cublasGemmAlgo_t)
@@ -114,8 +115,21 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
   std::vector<product> all;
   int64_t size = type == CUDA_R_32F ? 4 : 2, csize = ctype == CUDA_R_32F ? 4 : 2;
   for (int64_t i = 0; i < batch; i++) {
-    product p = {ta, tb, m, n, k, *(const float *)alpha, *(const float *)beta, (const char *)a + i * sa * size,
-                 (const char *)b + i * sb * size, (char *)c + i * sc * csize, type, ctype, lda, ldb, ldc};
+    product p = {ta,
+                 tb,
+                 m,
+                 n,
+                 k,
+                 *(const float *)alpha,
+                 *(const float *)beta,
+                 (const char *)a + i * sa * size,
+                 (const char *)b + i * sb * size,
+                 (char *)c + i * sc * csize,
+                 type,
+                 ctype,
+                 lda,
+                 ldb,
+                 ldc};
     check(p, name);
     all.push_back(p);
   }
@@ -125,12 +139,12 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
 
 /* Arrays of pointers are device memory, read when the work runs; counts are the host's, read now. A library that takes
  * k % 8 = 0 (bf16; f32: 4) for leave to load 16 bytes at a time wants pointers so aligned. */
-cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOperation_t ta[], const cublasOperation_t tb[],
-                                          const int m[], const int n[], const int k[], const void *alpha,
-                                          const void *const a[], cudaDataType_t type, const int lda[],
-                                          const void *const b[], cudaDataType_t btype, const int ldb[], const void *beta,
-                                          void *const c[], cudaDataType_t ctype, const int ldc[], int groups,
-                                          const int group_size[], cublasComputeType_t)
+cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOperation_t ta[],
+                                          const cublasOperation_t tb[], const int m[], const int n[], const int k[],
+                                          const void *alpha, const void *const a[], cudaDataType_t type,
+                                          const int lda[], const void *const b[], cudaDataType_t btype, const int ldb[],
+                                          const void *beta, void *const c[], cudaDataType_t ctype, const int ldc[],
+                                          int groups, const int group_size[], cublasComputeType_t)
 {
   static const char name[] = "cublasGemmGroupedBatchedEx";
   if (type != btype || type != ctype)
@@ -142,8 +156,21 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
   for (int g = 0; g < groups; g++) {
     if (group_size[g] != 1)
       return CUBLAS_STATUS_INVALID_VALUE;
-    product p = {ta[g], tb[g], m[g], n[g], k[g], ((const float *)alpha)[g], ((const float *)beta)[g], nullptr, nullptr,
-                 nullptr, type, ctype, lda[g], ldb[g], ldc[g]};
+    product p = {ta[g],
+                 tb[g],
+                 m[g],
+                 n[g],
+                 k[g],
+                 ((const float *)alpha)[g],
+                 ((const float *)beta)[g],
+                 nullptr,
+                 nullptr,
+                 nullptr,
+                 type,
+                 ctype,
+                 lda[g],
+                 ldb[g],
+                 ldc[g]};
     check(p, name);
     all.push_back(p);
   }

@@ -15,9 +15,10 @@ cublasStatus_t cublasCreate(cublasHandle_t *);
 cublasStatus_t cublasDestroy(cublasHandle_t);
 cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t);
 cublasStatus_t cublasSetWorkspace(cublasHandle_t, void *, size_t);
-cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha,
-                            const void *A, cudaDataType_t, int lda, const void *B, cudaDataType_t, int ldb,
-                            const void *beta, void *C, cudaDataType_t, int ldc, cublasComputeType_t, cublasGemmAlgo_t);
+cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k,
+                            const void *alpha, const void *A, cudaDataType_t, int lda, const void *B, cudaDataType_t,
+                            int ldb, const void *beta, void *C, cudaDataType_t, int ldc, cublasComputeType_t,
+                            cublasGemmAlgo_t);
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k,
                                           const void *alpha, const void *A, cudaDataType_t, int lda, long long strideA,
                                           const void *B, cudaDataType_t, int ldb, long long strideB, const void *beta,

@@ -22,7 +22,9 @@
 
 struct dim3 {
   unsigned x, y, z;
-  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z)
+  {
+  }
 };
 
 /* ---- threads (threads.cpp) ---- */
@@ -53,7 +55,8 @@ int emulated_lane();
 template <typename T> T emulated_shuffle(unsigned mask, T value, int lane)
 {
   T result;
-  memcpy(&result, emulated_warp_exchange(mask, &value, sizeof value) + (lane & 31) * EMULATED_LANE_BYTES, sizeof result);
+  memcpy(&result, emulated_warp_exchange(mask, &value, sizeof value) + (lane & 31) * EMULATED_LANE_BYTES,
+         sizeof result);
   return result;
 }
 template <typename T> T __shfl_sync(unsigned mask, T value, int lane)
@@ -74,8 +77,8 @@ static inline int __popc(unsigned value)
   return __builtin_popcount(value);
 }
 
-/* The memory of one __shared__ variable: `place` tells one from another. Poisoned when a block begins, with a guard behind
- * it that is checked when the block ends. */
+/* The memory of one __shared__ variable: `place` tells one from another. Poisoned when a block begins, with a guard
+ * behind it that is checked when the block ends. */
 void *emulated_shared(const void *place, int64_t bytes);
 void *emulated_shared_dynamic();
 
@@ -127,7 +130,9 @@ void emulated_enqueue(cudaStream_t, const char *name, std::function<void()> work
 [[noreturn]] void emulated_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Faults unless `pointer`, an argument of `kernel`, is NULL or in memory that a GPU can reach. */
 void emulated_check_pointer(const char *kernel, const void *pointer);
-template <typename T> void emulated_check_argument(const char *, const T &) {}
+template <typename T> void emulated_check_argument(const char *, const T &)
+{
+}
 template <typename T> void emulated_check_argument(const char *kernel, T *const &pointer)
 {
   emulated_check_pointer(kernel, (const void *)pointer);
@@ -144,9 +149,8 @@ void emulated_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
   std::tuple<P...> arguments(argument...);
   std::apply([name](const P &...p) { (emulated_check_argument(name, p), ...); }, arguments);
   emulated_check_launch(name, (const void *)kernel, grid, block, shared);
-  emulated_enqueue(stream, name, [=]() {
-    emulated_run(name, grid, block, shared, [&]() { std::apply(kernel, arguments); });
-  });
+  emulated_enqueue(stream, name,
+                   [=]() { emulated_run(name, grid, block, shared, [&]() { std::apply(kernel, arguments); }); });
 }
 #define EMULATED_LAUNCH(kernel, grid, block, shared, stream, ...)                                                      \
   emulated_launch(#kernel, kernel, grid, block, shared, stream, __VA_ARGS__)

@@ -1,5 +1,5 @@
-/* What kernels/cuda/mma.cuh does with PTX, from the definitions of the PTX manual (mma.m16n8k16, fragments of bf16): the
- * twin that the emulation runs. Lane l has g = l / 4, t = l % 4. */
+/* What kernels/cuda/mma.cuh does with PTX, from the definitions of the PTX manual (mma.m16n8k16, fragments of bf16):
+ * the twin that the emulation runs. Lane l has g = l / 4, t = l % 4. */
 #ifndef EMULATED_MMA_H
 #define EMULATED_MMA_H
 #include <cuda_bf16.h>

@@ -1,9 +1,9 @@
 /* Memory, streams and events of the emulated device; see cuda_runtime.h.
  *
- * The idea: device memory is inaccessible pages that open only while work of a stream runs, so the host faults where a real
- * GPU's memory would not be there at all. Streams are queues; a wait runs the queue up to where it must be, and what that
- * depends on in others. Each allocation ends at an inaccessible page; the rest of its pages is poison that is checked after
- * every kernel. Freed memory is never used again. */
+ * The idea: device memory is inaccessible pages that open only while work of a stream runs, so the host faults where a
+ * real GPU's memory would not be there at all. Streams are queues; a wait runs the queue up to where it must be, and
+ * what that depends on in others. Each allocation ends at an inaccessible page; the rest of its pages is poison that is
+ * checked after every kernel. Freed memory is never used again. */
 #include <cuda_runtime.h>
 #include "emulation.h"
 #include <deque>
@@ -127,7 +127,8 @@ static void on_fault(int signal, siginfo_t *info, void *)
   char text[400];
   int n = 0;
   if (at >= arena && at < arena + ARENA) {
-    const char *what = find(at) && find(at + 1) ? "device memory" : "memory that is not allocated (out of bounds, or freed)";
+    const char *what =
+        find(at) && find(at + 1) ? "device memory" : "memory that is not allocated (out of bounds, or freed)";
     n = snprintf(text, sizeof text, "emulated GPU: %s touched %s at %p\n", emulated_where(), what, (const void *)at);
   } else if (emulated_running())
     n = snprintf(text, sizeof text, "emulated GPU: %s touched %p, which is no memory of the GPU's\n", emulated_where(),
@@ -194,7 +195,8 @@ static cudaError_t release(void *memory, int device)
   if (device && !open_depth)
     protect(PROT_READ | PROT_WRITE);
   char *end = it->first + it->second.bytes;
-  if (!emulated_is_poison(end, it->second.end - end) || !emulated_is_poison(it->second.first, it->first - it->second.first))
+  if (!emulated_is_poison(end, it->second.end - end) ||
+      !emulated_is_poison(it->second.first, it->first - it->second.first))
     emulated_fault("something wrote before or behind %lld bytes of memory", (long long)it->second.bytes);
   mmap(it->second.first, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   allocations.erase(it);

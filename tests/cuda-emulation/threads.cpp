@@ -1,9 +1,9 @@
 /* A block's threads as fibers; see cuda_runtime.h.
  *
- * The idea: blocks run one after the other, their threads in turn, each until it waits; then the next. When nobody can go
- * on and not all have ended, the kernel's barriers do not match: that is reported, where a GPU would hang or go on with
- * rubbish. Warp-wide operations want all 32 lanes. A block that ends with threads at a barrier, or lanes of one warp at
- * different operations, is a fault too. */
+ * The idea: blocks run one after the other, their threads in turn, each until it waits; then the next. When nobody can
+ * go on and not all have ended, the kernel's barriers do not match: that is reported, where a GPU would hang or go on
+ * with rubbish. Warp-wide operations want all 32 lanes. A block that ends with threads at a barrier, or lanes of one
+ * warp at different operations, is a fault too. */
 #include <cuda_runtime.h>
 #include "emulation.h"
 #include <stdio.h>
@@ -299,10 +299,11 @@ static void run_block(const std::vector<int> &order, size_t shared)
       int at_warp = 0;
       for (int i = 0; i < nthread; i++)
         at_warp += thread[i].state == AT_WARP;
-      emulated_fault("%s, block (%u, %u, %u): %d of %d threads wait at __syncthreads, %d at a warp-wide operation, %d have "
-                     "ended: a barrier that not all reach",
-                     kernel, emulated_now.index.x, emulated_now.index.y, emulated_now.index.z, waiting, nthread, at_warp,
-                     nthread - live);
+      emulated_fault(
+          "%s, block (%u, %u, %u): %d of %d threads wait at __syncthreads, %d at a warp-wide operation, %d have "
+          "ended: a barrier that not all reach",
+          kernel, emulated_now.index.x, emulated_now.index.y, emulated_now.index.z, waiting, nthread, at_warp,
+          nthread - live);
     }
   }
   end_shared();
