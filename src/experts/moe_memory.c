@@ -173,8 +173,8 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
                             mt_sizes_experts(config, params, comm, moe->fixed), training);
   moe->wire = config->parallel.wire == MT_WIRE_BF16 ? MT_BF16 : MT_F32;
   moe->kind = config->parallel.dispatch;
-  moe->work = mt_work_of(moe->C, moe->F, moe->gated, (int)mt_dtype_size(moe->wire), config->train.recompute,
-                         config->parallel.sharding);
+  /* As if nothing were recomputed: how rows are dealt and experts placed decides the bits, which train.recompute must not. */
+  moe->work = mt_work_of(moe->C, moe->F, moe->gated, (int)mt_dtype_size(moe->wire), 0, config->parallel.sharding);
   const int nslot = moe->fixed->slot_first[comm->size];
   const enum mt_layout_policy policy = mt_relayout_policy(config, comm->size, nslot, training);
   moe->shares = mt_shares_new(comm->cluster, E, nslot);
