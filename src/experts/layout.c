@@ -20,17 +20,12 @@ enum mt_status mt_layout_slots(const char *text, int nexpert, int nrank, int *sl
     slots[r] = (int)found[r];
   }
   mt_free(found);
-  if (bad) {
-    mt_error("parallel.slots: found '%s', expected one number of slots, or one per rank separated by commas", text);
+  if (bad || (n != 1 && n != nrank)) {
+    mt_error("parallel.slots: found '%s', expected one number, or %d numbers (one per rank) separated by commas", text, nrank);
     return MT_USAGE;
   }
-  if (n == 1)
-    for (int r = 1; r < nrank; r++)
-      slots[r] = slots[0];
-  else if (n != nrank) {
-    mt_error("parallel.slots: found '%s', expected one number, or %d numbers (one per rank)", text, nrank);
-    return MT_USAGE;
-  }
+  for (int r = 1; r < nrank && n == 1; r++)
+    slots[r] = slots[0];
   for (int r = 0; r < nrank; r++)
     sum += slots[r];
   if (sum < nexpert) {
