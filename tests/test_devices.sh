@@ -30,9 +30,11 @@ for family in mixtral gpt2; do
   # behind a colon ranks have other arguments, and so other devices
   as_one 1 1,2 : -np 2 "$motley" train c.ini --set $gpu:1
   says 2 'rank [12]: GPU 1 (.*), as it was told, shared by 2 ranks'
-  says 1 'kernels, by ranks: cpu-[a-z0-9]* on 1, emulated on 2'
+  says 1 'kernels, by ranks: .*cpu-[a-z0-9]* on 1'
+  says 1 'kernels, by ranks: .*emulated on 2'
   as_one 2 3,1 --set $gpu --set parallel.layout=random : -np 2 "$motley" train c.ini
-  says 1 'kernels, by ranks: emulated on 2, cpu-[a-z0-9]* on 2'
+  says 1 'kernels, by ranks: .*cpu-[a-z0-9]* on 2'
+  says 1 'kernels, by ranks: .*emulated on 2'
 done
 
 say "layouts and shares that follow measured speeds, on unlike devices"
