@@ -253,8 +253,8 @@ START_TEST(test_refused)
   mt_json *json = saved(&play);
   struct mt_relayout *fresh = mt_relayout_new(play.comm, &play.config, MT_LAYOUT_EPLB, LAYERS, play.slots, &play.work);
   struct mt_relayout *other = mt_relayout_new(play.comm, &play.config, MT_LAYOUT_EPLB, LAYERS, play.slots, &play.work);
-  mt_json *layer = mt_json_at(mt_json_get(json, "layers"), LAYERS - 1), *bad[6];
-  for (int i = 0; i < 6; i++) {
+  mt_json *layer = mt_json_at(mt_json_get(json, "layers"), LAYERS - 1), *bad[7];
+  for (int i = 0; i < 7; i++) {
     char *text = mt_json_print(json, 0);
     ck_assert_int_eq(mt_json_parse("copy", text, &bad[i]), MT_OK);
     mt_free(text);
@@ -277,7 +277,12 @@ START_TEST(test_refused)
   mt_json *window = mt_json_get(mt_json_at(mt_json_get(bad[5], "layers"), of_rank_0), "window");
   ck_assert_int_eq(mt_json_size(window), 2);
   mt_json_push(window, mt_json_string("1 2 3"));
-  for (int i = 0; i < 6; i++) {
+  /* counts that only the rank that keeps the window reads: all must refuse them */
+  window = mt_json_array();
+  for (int i = 0; i < 2; i++)
+    mt_json_push(window, mt_json_string("1 2 3"));
+  mt_json_set(mt_json_at(mt_json_get(bad[6], "layers"), LAYERS - 1), "window", window);
+  for (int i = 0; i < 7; i++) {
     ck_assert_msg(mt_relayout_restore(other, bad[i]) == 0, "variant %d was taken", i);
     check_equal(fresh, other, play.comm, "layouts after a refusal");
     mt_json_free(bad[i]);

@@ -481,5 +481,7 @@ static int restore(struct mt_relayout *r, const mt_json *json, int take)
 
 int mt_relayout_restore(struct mt_relayout *r, const mt_json *json)
 {
-  return restore(r, json, 0) && restore(r, json, 1);
+  int64_t misfit = !restore(r, json, 0); /* a window that does not fit is seen only by the rank that keeps it */
+  mt_max_int(r->comm, &misfit, 1);
+  return !misfit && restore(r, json, 1);
 }

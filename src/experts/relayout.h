@@ -52,7 +52,8 @@ const struct mt_relayout_report *mt_relayout_adopt(struct mt_relayout *relayout)
 
 /* Layouts and windows for a checkpoint. Collective, between steps; rank 0 gets a value that it frees, the others NULL. */
 mt_json *mt_relayout_save(struct mt_relayout *relayout);
-/* Takes them over. Local; all ranks pass the same. 0, and nothing is changed, if they are for other ranks, experts or slots. */
+/* Takes them over. Collective, the same result on all ranks; all pass the same. 0, and nothing is changed, if they are for
+ * other ranks, experts or slots, or cannot be read. */
 int mt_relayout_restore(struct mt_relayout *relayout, const mt_json *json);
 
 #endif
