@@ -473,7 +473,7 @@ START_TEST(test_crowded)
 {
   struct mt_place place = {.cores = 4, .node_cores = 8};
   struct mt_cpus mask[3] = {cpus(0, 4), cpus(0, 4), cpus(4, 4)};
-  struct mt_threads fits[3] = {{2, 4, 0}, {2, 4, 0}, {9, 4, 0}}, over[3] = {{3, 4, 0}, {2, 4, 0}, {1, 4, 0}};
+  struct mt_threads fits[3] = {{2, 4}, {2, 4}, {9, 4}}, over[3] = {{3, 4}, {2, 4}, {1, 4}};
   ck_assert_int_eq(mt_threads_crowded(&place, mask, fits, 3, 0), 0);
   ck_assert_int_eq(mt_threads_crowded(&place, mask, fits, 3, 2), 1);
   ck_assert_int_eq(mt_threads_crowded(&place, mask, over, 3, 0), 1);
