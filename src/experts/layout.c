@@ -36,6 +36,12 @@ enum mt_status mt_layout_slots(const char *text, int nexpert, int nrank, int *sl
   return MT_OK;
 }
 
+void mt_layout_static(int *slot_expert, int nexpert, int nslot)
+{
+  for (int i = 0; i < nslot; i++)
+    slot_expert[i] = (int)((int64_t)i * nexpert / nslot);
+}
+
 struct mt_layout *mt_layout_new(const struct mt_cluster *cluster, int nexpert, const int *slots)
 {
   struct mt_layout *layout = MT_ZNEW(MT_TAG_PLAN, struct mt_layout, 1);
@@ -51,8 +57,7 @@ struct mt_layout *mt_layout_new(const struct mt_cluster *cluster, int nexpert, c
   layout->slot_rank = MT_NEW(MT_TAG_PLAN, int, n);
   layout->by_expert = MT_NEW(MT_TAG_PLAN, int, n);
   layout->expert_first = MT_NEW(MT_TAG_PLAN, int, nexpert * layout->nnode + 1);
-  for (int i = 0; i < n; i++)
-    layout->slot_expert[i] = (int)((int64_t)i * nexpert / n);
+  mt_layout_static(layout->slot_expert, nexpert, n);
   mt_layout_index(layout, cluster, 1);
   return layout;
 }

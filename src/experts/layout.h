@@ -24,7 +24,9 @@ struct mt_layout {
  * "n0,n1,..." one a rank; slots[nrank] is filled. Local and pure; MT_USAGE, one message, if the text is bad or the sum is
  * below nexpert. */
 enum mt_status mt_layout_slots(const char *text, int nexpert, int nrank, int *slots);
-/* Space for a layout of these slots, with the static contents: slot i of S holds expert floor(i E / S). The caller frees. */
+/* The static policy: slot i of S holds expert floor(i E / S). Pure. */
+void mt_layout_static(int *slot_expert, int nexpert, int nslot);
+/* Space for a layout of these slots, with the static contents. The caller frees. */
 struct mt_layout *mt_layout_new(const struct mt_cluster *cluster, int nexpert, const int *slots);
 void mt_layout_free(struct mt_layout *layout);
 /* Recomputes the derived arrays after slot_expert was written, and sets the revision. No allocation. */

@@ -100,10 +100,17 @@ struct mt_layout_cost mt_policy_cost(struct mt_policy *policy, const struct mt_p
   return cost;
 }
 
-void mt_policy_static(const struct mt_policy *policy, int *slot_expert)
+int64_t mt_policy_window(int64_t *sum, int64_t n, const int64_t *const *counts, const int64_t *micros, int nstep)
 {
-  for (int i = 0; i < policy->S; i++)
-    slot_expert[i] = (int)((int64_t)i * policy->E / policy->S);
+  int64_t all = 0;
+  memset(sum, 0, sizeof *sum * (size_t)n);
+  for (int i = 0; i < nstep; i++) {
+    const int64_t weight = (int64_t)1 << (nstep - 1 - i);
+    for (int64_t k = 0; k < n; k++)
+      sum[k] += weight * counts[i][k];
+    all += weight * (micros ? micros[i] : 1);
+  }
+  return all;
 }
 
 void mt_policy_plan(struct mt_policy *policy, enum mt_layout_policy kind, const struct mt_policy_problem *problem,
@@ -118,7 +125,7 @@ void mt_policy_plan(struct mt_policy *policy, enum mt_layout_policy kind, const 
   mt_work_row_ps(&problem->work, problem->cluster, policy->ps);
   switch (kind) {
   case MT_LAYOUT_STATIC:
-    mt_policy_static(policy, layout->slot_expert);
+    mt_layout_static(layout->slot_expert, policy->E, policy->S);
     break;
   case MT_LAYOUT_RANDOM:
     mt_layout_random(layout, problem->cluster, 1, problem->key);

@@ -25,6 +25,11 @@ struct mt_policy_problem {
   uint64_t key;                   /* of random */
 };
 
+enum { MT_MOST_WINDOW = 16 }; /* steps that a window may hold */
+/* What a plan sees of the last steps: sum[n] := the weighted sum of the counts[i][n] of nstep <= MT_MOST_WINDOW steps, newest
+ * first, each step with twice the weight of the one before it. Returns the micro-steps that it is a sum of, micros[i] a step
+ * (NULL: one each). Pure. */
+int64_t mt_policy_window(int64_t *sum, int64_t n, const int64_t *const *counts, const int64_t *micros, int nstep);
 /* Scratch for planning, reused; one thread at a time. `slots` per rank, [P], must hold every expert. The caller frees. */
 struct mt_policy *mt_policy_new(const struct mt_cluster *cluster, int nexpert, const int *slots);
 void mt_policy_free(struct mt_policy *policy); /* NULL allowed */

@@ -501,7 +501,7 @@ static int chain_nodes(struct mt_policy *policy, const struct mt_policy_problem 
 
 static void consider_rivals(struct mt_policy *policy, const struct mt_policy_problem *problem, struct choice *c, int *x)
 {
-  mt_policy_static(policy, x);
+  mt_layout_static(x, policy->E, policy->S);
   consider(policy, problem, c, 1, x);
   mt_policy_laer(policy, problem, x);
   consider(policy, problem, c, 1, x);

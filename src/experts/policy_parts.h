@@ -37,9 +37,7 @@ void mt_heap_make(int *heap, int n, mt_before *before, const struct mt_policy *p
 /* Which expert has more load a copy; ties to the lower. */
 mt_before mt_policy_hotter;
 
-/* Each writes slot_expert[S]. static's: slot i of S holds expert floor(i E / S). */
-void mt_policy_static(const struct mt_policy *policy, int *slot_expert);
-/* laer's better candidate under lite dispatch. */
+/* Each writes slot_expert[S]. laer's better candidate under lite dispatch. */
 void mt_policy_laer(struct mt_policy *policy, const struct mt_policy_problem *problem, int *slot_expert);
 /* Its parts. Replicas by load; 0 = there is no even candidate. */
 void mt_laer_replicas(struct mt_policy *policy);

@@ -72,21 +72,17 @@ static int layers_of(const struct mt_relayout *r, int rank)
 
 /* ---- planning, in the thread ---- */
 
-/* The window's weighted sum of the i-th own layer into r->sum: each step counts twice as much as the one before it. Returns
- * the micro-steps that it is a sum of. */
+/* The window of the i-th own layer into r->sum. Returns the micro-steps that it is a sum of. */
 static int64_t sum_window(struct mt_relayout *r, int i)
 {
-  const int64_t n = (int64_t)r->comm->size * r->E;
-  int64_t micros = 0;
-  memset(r->sum, 0, sizeof *r->sum * (size_t)n);
+  const int64_t n = (int64_t)r->comm->size * r->E, *counts[MT_MOST_WINDOW];
+  int64_t micros[MT_MOST_WINDOW];
   for (int age = 0; age < r->nkept; age++) {
     const int at = (int)((r->newest - age + r->window) % r->window);
-    const int64_t weight = (int64_t)1 << (r->nkept - 1 - age), *counts = r->ring[i] + at * n;
-    for (int64_t k = 0; k < n; k++)
-      r->sum[k] += weight * counts[k];
-    micros += weight * r->micro[at];
+    counts[age] = r->ring[i] + at * n;
+    micros[age] = r->micro[at];
   }
-  return micros;
+  return mt_policy_window(r->sum, n, counts, micros, r->nkept);
 }
 
 static struct mt_layout_cost cost_of(struct mt_relayout *r, const struct mt_layout *layout)

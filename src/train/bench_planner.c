@@ -1,14 +1,13 @@
 /* `motley bench planner`; see bench_planner.h. */
 #include "train/bench_planner.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "experts/policy.h"
 #include "experts/shares.h"
+#include "train/turns.h"
 
 enum { E = 32, NODE = 8, TURNS = 5 };
 
@@ -16,19 +15,6 @@ static const struct {
   int ranks, slots;
 } sizes[] = {{8, 8},    {64, 1},   {64, 4},    {64, 16},  {256, 4},  {256, 16},
              {1024, 1}, {1024, 4}, {1024, 16}, {4096, 4}, {16384, 2}};
-
-static double processor_ms(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
 
 struct bench {
   struct mt_cluster *cluster;
@@ -43,15 +29,14 @@ static double median_ms(struct bench *b, int kind)
 {
   double ms[TURNS];
   for (int i = 0; i < TURNS; i++) {
-    const double start = processor_ms();
+    const double start = mt_processor_ms();
     if (kind < 0)
       mt_shares_deal(b->shares, MT_DISPATCH_SOLVED, b->cluster, &b->problem.work, b->after, b->problem.counts);
     else
       mt_policy_plan(b->policy, (enum mt_layout_policy)kind, &b->problem, b->after);
-    ms[i] = processor_ms() - start;
+    ms[i] = mt_processor_ms() - start;
   }
-  qsort(ms, TURNS, sizeof *ms, compare_doubles);
-  return ms[TURNS / 2];
+  return mt_spread_of(ms, TURNS).median;
 }
 
 static enum mt_status one_size(int ranks, int each)

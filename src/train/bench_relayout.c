@@ -33,15 +33,6 @@ struct contender {
   double *step_s, *experts_s, *predicted_s, *rest_s, *load; /* [steps] */
 };
 
-static enum mt_status random_tokens(void *self, int64_t position, int32_t *token)
-{
-  const struct mt_config *config = self;
-  for (int64_t t = 0; t <= config->data.seq_length; t++)
-    token[t] = (int32_t)(mt_random_bits(1, MT_STREAM_TEST, (uint64_t)(position * (config->data.seq_length + 1) + t)) %
-                         (uint64_t)config->model.vocab_size);
-  return MT_OK;
-}
-
 /* The contenders' settings; returns how many. `sharding` is what config's comes to. */
 static int line_up(const struct mt_config *config, enum mt_sharding sharding, const struct mt_comm *comm,
                    struct contender *c)
@@ -75,7 +66,7 @@ static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *dev
                       c->config.data.seq_length, 1, &c->model));
   mt_model_init(c->model, (uint64_t)c->config.train.seed);
   mt_model_publish(c->model);
-  c->step = mt_step_new(comm, c->model, &c->config, (struct mt_source){random_tokens, &c->config});
+  c->step = mt_step_new(comm, c->model, &c->config, mt_turns_tokens(&c->config));
   const struct mt_moe *moe = c->model->moe;
   c->before = MT_ZNEW(MT_TAG_MISC, struct mt_layout *, moe->nmoe);
   int slots[comm->size];

@@ -90,15 +90,6 @@ static double gemm_seconds(struct mt_device *device, const struct mt_product *p,
   return (mt_time() - start) * p->times * (double)p->ngroup;
 }
 
-static enum mt_status random_tokens(void *self, int64_t position, int32_t *token)
-{
-  const struct mt_config *config = self;
-  for (int64_t t = 0; t <= config->data.seq_length; t++)
-    token[t] = (int32_t)(mt_random_bits(1, MT_STREAM_TEST, (uint64_t)(position * (config->data.seq_length + 1) + t)) %
-                         (uint64_t)config->model.vocab_size);
-  return MT_OK;
-}
-
 static void report(struct mt_step *step, const struct mt_product *p, int n, double (*gemm)[REPEAT], double *step_s, double *head_s,
                    double (*kind)[MT_NTASK_KIND])
 {
@@ -145,7 +136,7 @@ enum mt_status mt_bench_step(struct mt_comm *comm, const struct mt_config *confi
 {
   struct mt_session session;
   MT_TRY(mt_session_open(comm, config, 0, config->data.seq_length, 1, &session));
-  struct mt_step *step = mt_step_new(comm, session.model, config, (struct mt_source){random_tokens, (void *)(uintptr_t)config});
+  struct mt_step *step = mt_step_new(comm, session.model, config, mt_turns_tokens(config));
   struct mt_product p[MT_MOST_PRODUCTS];
   int64_t N = mt_batch_most(&step->batch, comm->rank) * config->data.seq_length;
   int n = mt_products(&session.model->arch, session.model->params.nmoe, N, session.model->T, (double)step->batch.nmicro, p);

@@ -1,9 +1,7 @@
 /* Layout policies side by side; see layouts.h. */
 #include "train/layouts.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "base/json.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -11,6 +9,7 @@
 #include "experts/policy.h"
 #include "experts/replay.h"
 #include "experts/shares.h"
+#include "train/turns.h"
 
 enum { MOST_LAYERS = 4 }; /* of made-up loads: more tell nothing new */
 
@@ -37,43 +36,24 @@ struct figures {
   int changed;       /* layouts that differed from the one before */
 };
 
-static double processor_ms(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* Mean, 95th percentile and largest of the n samples. */
 static void summarise(struct planning *p, int n, struct figures *f)
 {
-  qsort(p->sample, (size_t)n, sizeof *p->sample, compare_doubles);
+  f->worst = mt_spread_of(p->sample, n).most; /* which sorts them */
   f->imbalance = 0;
   for (int i = 0; i < n; i++)
     f->imbalance += p->sample[i] / n;
   f->p95 = p->sample[(int)(0.95 * (n - 1) + 0.5)];
-  f->worst = p->sample[n - 1];
 }
 
-/* The rows of the last steps up to `step`, newer ones more often, as in training. Returns how many micro-steps that makes. */
+/* The window of the steps up to `step`, as in training. Returns how many micro-steps that makes. */
 static int64_t sum_window(struct planning *p, int step, int layer)
 {
-  const int64_t n = (int64_t)p->cluster->nplace * p->E;
-  int64_t micros = 0;
-  memset(p->sum, 0, sizeof *p->sum * (size_t)n);
-  for (int weight = p->window; weight > 0 && step >= 0; weight--, step--) {
-    const int64_t *counts = mt_replay_at(&p->replay, step, layer);
-    for (int64_t i = 0; i < n; i++)
-      p->sum[i] += weight * counts[i];
-    micros += weight;
-  }
-  return micros;
+  const int64_t *counts[MT_MOST_WINDOW];
+  int n = 0;
+  for (; n < p->window && step >= 0; step--)
+    counts[n++] = mt_replay_at(&p->replay, step, layer);
+  return mt_policy_window(p->sum, (int64_t)p->cluster->nplace * p->E, counts, NULL, n);
 }
 
 static void count_replicas(const struct planning *p, const struct mt_layout *layout, struct figures *f)
@@ -124,9 +104,9 @@ static struct figures replay(struct planning *p, enum mt_layout_policy kind, enu
                                             .nstep = sum_window(p, t - 1, l),
                                             .counts = p->sum,
                                             .before = now};
-        const double start = processor_ms();
+        const double start = mt_processor_ms();
         mt_policy_plan(p->policy, kind, &problem, next);
-        f.planner_ms += processor_ms() - start;
+        f.planner_ms += mt_processor_ms() - start;
         plans++;
         f.changed += next->revision != now->revision;
         struct mt_layout *swap = now;

@@ -1,6 +1,7 @@
 /* Timing in turns; see turns.h. */
 #include "train/turns.h"
 #include <math.h>
+#include <time.h>
 #include "base/memory.h"
 #include "base/random.h"
 #include "comm/measure.h"
@@ -51,9 +52,30 @@ int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self
   return times;
 }
 
+double mt_processor_ms(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
 float *mt_turns_data(int64_t n)
 {
   float *x = MT_NEW(MT_TAG_MISC, float, n);
   mt_random_fill_normal(x, n, 1, MT_STREAM_TEST, 0, 1);
   return x;
+}
+
+static enum mt_status random_tokens(void *self, int64_t position, int32_t *token)
+{
+  const struct mt_config *config = self;
+  for (int64_t t = 0; t <= config->data.seq_length; t++)
+    token[t] = (int32_t)(mt_random_bits(1, MT_STREAM_TEST, (uint64_t)(position * (config->data.seq_length + 1) + t)) %
+                         (uint64_t)config->model.vocab_size);
+  return MT_OK;
+}
+
+struct mt_source mt_turns_tokens(const struct mt_config *config)
+{
+  return (struct mt_source){random_tokens, (void *)(uintptr_t)config};
 }

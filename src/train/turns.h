@@ -4,13 +4,14 @@
 #ifndef MT_TURNS_H
 #define MT_TURNS_H
 #include "comm/comm.h"
+#include "train/step.h"
 
 /* Some times, in seconds. */
 struct mt_spread {
   double least, quarter, median, three_quarters, most;
 };
 
-/* Of x[n], n >= 1, which is sorted. Pure. */
+/* Of x[n], n >= 1; sorts x. Pure. */
 struct mt_spread mt_spread_of(double *x, int n);
 
 /* Calls run(self, 0 .. n - 1) in turns for about `seconds`, after once each that does not count; spread[n] gets the
@@ -18,7 +19,11 @@ struct mt_spread mt_spread_of(double *x, int n);
 int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self, int which), void *self,
              struct mt_spread *spread);
 
+/* Milliseconds of processor that the calling thread has used. Local. */
+double mt_processor_ms(void);
 /* n numbers to compute with, normally distributed. The caller frees with mt_free. Local. */
 float *mt_turns_data(int64_t n);
+/* Random tokens to train on, of a configuration. Pure. */
+struct mt_source mt_turns_tokens(const struct mt_config *config);
 
 #endif
