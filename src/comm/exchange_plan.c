@@ -200,29 +200,16 @@ static int64_t take_stage(struct mt_script *script, int64_t rows)
 
 /* ---- node pairs and their pieces ---- */
 
+static int64_t rows_of(const void *planner, int s, int d)
+{
+  return rows(planner, s, d);
+}
+
 /* Decides the way from one node to another: the same on all ranks of both. */
 static struct pair decide(const struct mt_planner *x, int from, int to)
 {
-  const int *first = x->comm->node_first;
-  struct pair pair = {.from = from, .to = to};
-  struct mt_way_problem problem = {.senders = first[from + 1] - first[from],
-                                   .receivers = first[to + 1] - first[to]};
-  for (int s = first[from]; s < first[from + 1]; s++) {
-    int64_t n = 0;
-    for (int d = first[to]; d < first[to + 1]; d++) {
-      pair.rows += rows(x, s, d);
-      n += rows(x, s, d) > 0;
-    }
-    problem.messages += n;
-    problem.most_out = n > problem.most_out ? n : problem.most_out;
-  }
-  for (int d = first[to]; d < first[to + 1]; d++) {
-    int64_t n = 0;
-    for (int s = first[from]; s < first[from + 1]; s++)
-      n += rows(x, s, d) > 0;
-    problem.most_in = n > problem.most_in ? n : problem.most_in;
-  }
-  problem.bytes = pair.rows * x->width;
+  struct mt_way_problem problem = mt_way_problem(x->comm->cluster, from, to, rows_of, x, x->width);
+  struct pair pair = {.from = from, .to = to, .rows = problem.bytes / x->width};
   if (!pair.rows || x->kind == MT_EXCHANGE_PAIRWISE)
     return pair;
   struct mt_way way = mt_way_choose(x->comm->cluster, &problem, x->kind, x->most_pieces);

@@ -5,6 +5,30 @@
 #include "base/memory.h"
 #include "base/text.h"
 
+struct mt_way_problem mt_way_problem(const struct mt_cluster *cluster, int from, int to,
+                                     int64_t (*rows)(const void *self, int s, int d), const void *self, int64_t width)
+{
+  const int *first = cluster->node_first;
+  struct mt_way_problem problem = {.senders = first[from + 1] - first[from], .receivers = first[to + 1] - first[to]};
+  for (int s = first[from]; s < first[from + 1]; s++) {
+    int64_t n = 0;
+    for (int d = first[to]; d < first[to + 1]; d++) {
+      int64_t some = rows(self, s, d);
+      problem.bytes += some * width;
+      n += some > 0;
+    }
+    problem.messages += n;
+    problem.most_out = n > problem.most_out ? n : problem.most_out;
+  }
+  for (int d = first[to]; d < first[to + 1]; d++) {
+    int64_t n = 0;
+    for (int s = first[from]; s < first[from + 1]; s++)
+      n += rows(self, s, d) > 0;
+    problem.most_in = n > problem.most_in ? n : problem.most_in;
+  }
+  return problem;
+}
+
 struct mt_link mt_link_usual(const struct mt_cluster *cluster, enum mt_level level)
 {
   /* Memory, shared memory, TCP at 10 Gbit/s. */

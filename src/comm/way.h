@@ -37,6 +37,9 @@ struct mt_way {
   int64_t direct_ns, bridged_ns; /* predicted */
 };
 
+/* The problem of one pair of nodes. rows(self, s, d): how many rows of `width` bytes go from place s to place d. Pure. */
+struct mt_way_problem mt_way_problem(const struct mt_cluster *cluster, int from, int to,
+                                     int64_t (*rows)(const void *self, int s, int d), const void *self, int64_t width);
 /* Links as measured, or what is usual where they are not. Pure. */
 struct mt_link mt_link_usual(const struct mt_cluster *cluster, enum mt_level level);
 /* Predicted time over bridges in so many (>= 1) pieces. Pure. */

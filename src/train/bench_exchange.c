@@ -114,30 +114,18 @@ static void busiest(const struct bench *b, double *out, double *in)
   }
 }
 
+static int64_t rows_of(const void *bench, int s, int d)
+{
+  return rows_between(bench, s, d);
+}
+
 static double predict(const struct bench *b, enum algorithm a)
 {
   struct mt_comm *comm = b->comm;
-  const int *first = comm->node_first;
   double *sum = MT_ZNEW(MT_TAG_PLAN, double, 2 * comm->nnode), longest = 0; /* out of nodes, into them */
   for (int p = 0; p < comm->nnode; p++)
     for (int q = 0; q < comm->nnode; q++) {
-      struct mt_way_problem problem = {.senders = first[p + 1] - first[p],
-                                       .receivers = first[q + 1] - first[q]};
-      for (int s = first[p]; s < first[p + 1]; s++) {
-        int64_t n = 0;
-        for (int d = first[q]; d < first[q + 1]; d++) {
-          problem.bytes += rows_between(b, s, d) * b->width;
-          n += rows_between(b, s, d) > 0;
-        }
-        problem.messages += n;
-        problem.most_out = n > problem.most_out ? n : problem.most_out;
-      }
-      for (int d = first[q]; d < first[q + 1]; d++) {
-        int64_t n = 0;
-        for (int s = first[p]; s < first[p + 1]; s++)
-          n += rows_between(b, s, d) > 0;
-        problem.most_in = n > problem.most_in ? n : problem.most_in;
-      }
+      struct mt_way_problem problem = mt_way_problem(comm->cluster, p, q, rows_of, b, b->width);
       if (p == q || !problem.bytes)
         continue;
       struct mt_way way = mt_way_choose(comm->cluster, &problem, algorithms[a].kind, MT_MOST_PIECES);
