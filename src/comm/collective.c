@@ -99,30 +99,40 @@ void mt_allgather(struct mt_comm *comm, const void *in, void *out, int64_t bytes
   mt_wait_collective(comm, &request, "gather");
 }
 
-void mt_allgatherv(struct mt_comm *comm, const void *in, void *out, const int64_t *bytes)
+/* Posts a ragged gather; counts [2 P] must stay until it has ended. */
+static void post_ragged(struct mt_comm *comm, const void *in, void *out, const int64_t *bytes, int *counts,
+                        MPI_Request *request)
 {
-  int64_t total = 0, before = 0;
+  int *at = counts + comm->size;
+  int64_t total = 0;
   for (int r = 0; r < comm->size; r++) {
-    if (r == comm->rank)
-      before = total;
+    counts[r] = (int)bytes[r];
+    at[r] = (int)total;
     total += bytes[r];
   }
+  const void *mine = (char *)out + at[comm->rank] == in ? MPI_IN_PLACE : in;
+  MT_MPI(MPI_Iallgatherv(mine, counts[comm->rank], MPI_BYTE, out, counts, at, MPI_BYTE, comm->mpi->world, request));
+}
+
+static int64_t sum_of(const struct mt_comm *comm, const int64_t *bytes)
+{
+  int64_t total = 0;
+  for (int r = 0; r < comm->size; r++)
+    total += bytes[r];
+  return total;
+}
+
+void mt_allgatherv(struct mt_comm *comm, const void *in, void *out, const int64_t *bytes)
+{
+  int64_t total = sum_of(comm, bytes);
   if (total > mt_comm_piece) {
     gather_long(comm, in, out, bytes, 0);
     return;
   }
   if (!total)
     return;
-  int *count = comm->mpi->counts, *at = count + comm->size;
-  for (int r = 0, sum = 0; r < comm->size; r++) {
-    count[r] = (int)bytes[r];
-    at[r] = sum;
-    sum += count[r];
-  }
   MPI_Request request;
-  const void *mine = (char *)out + before == in ? MPI_IN_PLACE : in;
-  MT_MPI(MPI_Iallgatherv(mine, count[comm->rank], MPI_BYTE, out, count, at, MPI_BYTE, comm->mpi->world,
-                         &request));
+  post_ragged(comm, in, out, bytes, comm->mpi->counts, &request);
   mt_wait_collective(comm, &request, "ragged gather");
 }
 
@@ -146,17 +156,11 @@ void mt_gather_free(struct mt_gather *gather)
 void mt_gather_begin(struct mt_comm *comm, struct mt_gather *gather, const void *in, void *out, const int64_t *bytes)
 {
   struct pending *pending = gather->mpi;
-  int *count = pending->counts, *at = count + comm->size;
-  int64_t total = 0;
+  int64_t total = sum_of(comm, bytes);
   MT_CHECK(!gather->under_way, "a gather is begun before the last one is ended");
-  for (int r = 0; r < comm->size; r++) {
-    count[r] = (int)bytes[r];
-    at[r] = (int)total;
-    total += bytes[r];
-  }
   MT_CHECK(total <= INT32_MAX, "a gather of %lld bytes, at most %d", (long long)total, INT32_MAX);
   gather->under_way = 1;
-  MT_MPI(MPI_Iallgatherv(in, count[comm->rank], MPI_BYTE, out, count, at, MPI_BYTE, comm->mpi->world, &pending->request));
+  post_ragged(comm, in, out, bytes, pending->counts, &pending->request);
 }
 
 void mt_gather_end(struct mt_comm *comm, struct mt_gather *gather)

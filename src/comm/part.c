@@ -75,6 +75,11 @@ struct mt_part mt_part_weighted(int64_t n, int nrank, const int64_t *weight)
   return part;
 }
 
+int mt_part_listed(const char *text)
+{
+  return strcmp(text, "auto") && strcmp(text, "even");
+}
+
 enum mt_status mt_part_weights(const char *name, const char *text, int nrank, int64_t *weight)
 {
   int64_t *found = MT_NEW(MT_TAG_PLAN, int64_t, nrank), any = 0;

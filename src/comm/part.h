@@ -13,6 +13,8 @@ struct mt_part {
 struct mt_part mt_part_even(int64_t n, int nrank);
 /* In proportion to weights (>= 0, not all zero), by largest remainder, ties to the lowest rank. The caller frees. */
 struct mt_part mt_part_weighted(int64_t n, int nrank, const int64_t *weight);
+/* 1 if an option of that kind has a list, and not the word auto or even. Pure. */
+int mt_part_listed(const char *text);
 /* Weights from a list of integers, one a rank, in the option `name` (for the message); weight NULL: only looked at. MT_USAGE,
  * said once, if there are not nrank of them, or all are zero. */
 enum mt_status mt_part_weights(const char *name, const char *text, int nrank, int64_t *weight);

@@ -10,14 +10,9 @@ static int is_auto(const struct mt_config *config)
   return !strcmp(config->parallel.shard_sizes, "auto");
 }
 
-static int is_list(const struct mt_config *config)
-{
-  return !is_auto(config) && strcmp(config->parallel.shard_sizes, "even");
-}
-
 enum mt_status mt_sizes_check(const struct mt_config *config, const struct mt_cluster *cluster)
 {
-  return is_list(config) ? mt_part_weights("parallel.shard_sizes", config->parallel.shard_sizes, cluster->nplace, NULL) : MT_OK;
+  return mt_part_listed(config->parallel.shard_sizes) ? mt_part_weights("parallel.shard_sizes", config->parallel.shard_sizes, cluster->nplace, NULL) : MT_OK;
 }
 
 static int node_size(const struct mt_cluster *cluster, int p)
@@ -82,7 +77,7 @@ int mt_sizes(const struct mt_config *config, const struct mt_params *params, con
   const int P = cluster->nplace, E = params->nmoe ? params->nexpert : 0;
   int64_t any = 0;
   int uneven = 0;
-  if (is_list(config)) {
+  if (mt_part_listed(config->parallel.shard_sizes)) {
     MT_CHECK(mt_part_weights("parallel.shard_sizes", config->parallel.shard_sizes, P, weight) == MT_OK,
              "shard sizes that nobody has checked");
   } else if (is_auto(config)) {

@@ -3,20 +3,15 @@
 #include <string.h>
 #include "base/memory.h"
 
-static int is_list(const struct mt_config *config)
-{
-  return strcmp(config->parallel.shares, "auto") && strcmp(config->parallel.shares, "even");
-}
-
 enum mt_status mt_batch_check(const struct mt_config *config, const struct mt_cluster *cluster)
 {
-  return is_list(config) ? mt_part_weights("parallel.shares", config->parallel.shares, cluster->nplace, NULL) : MT_OK;
+  return mt_part_listed(config->parallel.shares) ? mt_part_weights("parallel.shares", config->parallel.shares, cluster->nplace, NULL) : MT_OK;
 }
 
 /* What sequences are dealt in proportion to; 0 = evenly. */
 static int weights(const struct mt_config *config, const struct mt_cluster *cluster, int64_t *weight)
 {
-  if (is_list(config)) {
+  if (mt_part_listed(config->parallel.shares)) {
     MT_CHECK(mt_part_weights("parallel.shares", config->parallel.shares, cluster->nplace, weight) == MT_OK,
              "shares that nobody has checked");
     return 1;

@@ -145,17 +145,17 @@ static void say_kernels(const struct mt_session *session)
   struct name mine = {""}, *all = MT_NEW(MT_TAG_MISC, struct name, P);
   snprintf(mine.text, sizeof mine.text, "%s", session->device->name);
   mt_allgather(session->comm, &mine, all, sizeof mine);
-  struct mt_text_buffer line = {0};
-  if (session->comm->rank == 0)
+  if (session->comm->rank == 0) {
+    struct mt_text_buffer line = {0};
     qsort(all, (size_t)P, sizeof *all, by_name);
-  for (int r = 0, end; session->comm->rank == 0 && r < P; r = end) {
-    for (end = r; end < P && !by_name(&all[r], &all[end]);)
-      end++;
-    mt_text_add(&line, "%s%s on %d", r ? ", " : "", all[r].text, end - r);
-  }
-  if (session->comm->rank == 0)
+    for (int r = 0, end; r < P; r = end) {
+      for (end = r; end < P && !by_name(&all[r], &all[end]);)
+        end++;
+      mt_text_add(&line, "%s%s on %d", r ? ", " : "", all[r].text, end - r);
+    }
     mt_info("kernels, by ranks: %s", line.text);
-  mt_free(line.text);
+    mt_free(line.text);
+  }
   mt_free(all);
 }
 
