@@ -343,12 +343,14 @@ char *mt_config_print_sections(const struct mt_config *config, unsigned commands
   return out.text;
 }
 
-static char *difference(const struct mt_config *a, const struct mt_config *b, enum mt_meaning least)
+/* The first option that differs, of those that mean at least so much; told = 1: of [model] and [moe] only. */
+static char *difference(const struct mt_config *a, const struct mt_config *b, enum mt_meaning least, int told)
 {
   int pooled = a->moe.aux_scope == MT_AUX_MICRO_BATCH || b->moe.aux_scope == MT_AUX_MICRO_BATCH;
   for (int i = 0; i < mt_noption; i++) {
     const struct mt_option *option = &mt_options[i];
-    if (option->meaning < least || (mt_option_unread(option, a) && mt_option_unread(option, b)) ||
+    if (option->meaning < least || (told && strcmp(option->section, "model") && strcmp(option->section, "moe")) ||
+        (mt_option_unread(option, a) && mt_option_unread(option, b)) ||
         (!pooled && option->offset == offsetof(struct mt_config, train.micro_batch)))
       continue;
     struct mt_text_buffer x = {0}, y = {0};
@@ -367,10 +369,15 @@ static char *difference(const struct mt_config *a, const struct mt_config *b, en
 
 char *mt_config_difference(const struct mt_config *checkpoint, const struct mt_config *now)
 {
-  return difference(checkpoint, now, MT_MEANS_COURSE);
+  return difference(checkpoint, now, MT_MEANS_COURSE, 0);
+}
+
+char *mt_config_told_difference(const struct mt_config *checkpoint, const struct mt_config *now)
+{
+  return difference(checkpoint, now, MT_MEANS_COURSE, 1);
 }
 
 char *mt_config_model_difference(const struct mt_config *checkpoint, const struct mt_config *now)
 {
-  return difference(checkpoint, now, MT_MEANS_SHAPE);
+  return difference(checkpoint, now, MT_MEANS_SHAPE, 0);
 }

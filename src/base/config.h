@@ -181,6 +181,8 @@ enum mt_status mt_config_parse(const char *name, const char *text, struct mt_con
  * steps and intervals, and micro_batch only where moe.aux_scope = micro_batch gives it a meaning); returns
  * NULL if equal, else the first differing "section.key (checkpoint x, now y)"; caller frees. Local. */
 char *mt_config_difference(const struct mt_config *checkpoint, const struct mt_config *now);
+/* Only what changes what a trained model says of a text ([model] and [moe]); same form of answer. */
+char *mt_config_told_difference(const struct mt_config *checkpoint, const struct mt_config *now);
 /* Only the model's shape must match to load weights; same form of answer. */
 char *mt_config_model_difference(const struct mt_config *checkpoint, const struct mt_config *now);
 void mt_config_free(struct mt_config *config);

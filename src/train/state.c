@@ -189,15 +189,16 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
     mt_error("%s: the checkpoint holds another model: %s", path, difference);
     status = MT_USAGE;
   } else {
-    /* The first difference: sections come in the order model, moe, data, train, and only the first two change what a model
-     * says of a text. */
     difference = mt_config_difference(&stored, config);
     if (!difference && config->train.schedule != MT_SCHEDULE_CONSTANT && !config->train.decay_steps &&
         stored.train.steps != config->train.steps)
       difference = mt_format("train.steps (checkpoint %lld, now %lld), where the learning rate's decay ends",
                              (long long)stored.train.steps, (long long)config->train.steps);
-    if (difference && (training || !strncmp(difference, "mo", 2)))
-      mt_warn("%s was made with other settings, the new ones hold from here: %s", path, difference);
+    char *told_difference = training ? NULL : mt_config_told_difference(&stored, config);
+    const char *matters = training ? difference : told_difference;
+    if (matters)
+      mt_warn("%s was made with other settings, the new ones hold from here: %s", path, matters);
+    mt_free(told_difference);
   }
   /* what is measured now and was not before may bring other shares and sizes */
   int cuts = !strcmp(stored.parallel.shares, config->parallel.shares) &&
