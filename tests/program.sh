@@ -84,6 +84,20 @@ differs() {
   _code=$?
   if [ $_code -eq 1 ]; then right; else wrong "compare $*: expected a difference (code $_code)"; sed 's/^/    /' compared; fi
 }
+# as_one RANKS NODES ARGS...: five steps of c.ini on so many ranks and pretend nodes ("" = none) must equal run one's, to
+# $tolerance (1e-5 where a test does not say).
+tolerance=1e-5
+as_one() {
+  _at=$1 MOTLEY_NODES=$2
+  export MOTLEY_NODES
+  [ -n "$MOTLEY_NODES" ] || unset MOTLEY_NODES
+  shift 2
+  rm -rf cut
+  run 0 "$_at" train c.ini --set log.dir=cut "$@"
+  same log one/log.jsonl cut/log.jsonl 1 5 $tolerance
+  same weights one/checkpoints/step-00000005.h5 cut/checkpoints/step-00000005.h5 $tolerance
+  unset MOTLEY_NODES
+}
 # flip FILE OFFSET: changes one byte.
 flip() {
   _byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')

@@ -3,19 +3,6 @@
 . "${srcdir-.}/tests/program.sh"
 [ -e "$(dirname "$compare")/motley-cuda-emulated.so" ] || { echo "skipped: no emulation of CUDA (no C++ compiler)"; exit 77; }
 
-# as_one RANKS NODES ARGS...: against the run on one rank, to $tolerance.
-tolerance=1e-5
-as_one() {
-  ranks=$1 MOTLEY_NODES=$2
-  export MOTLEY_NODES
-  [ -n "$MOTLEY_NODES" ] || unset MOTLEY_NODES
-  shift 2
-  rm -rf cut
-  run 0 "$ranks" train c.ini --set log.dir=cut "$@"
-  same log one/log.jsonl cut/log.jsonl 1 5 $tolerance
-  same weights one/checkpoints/step-00000005.h5 cut/checkpoints/step-00000005.h5 $tolerance
-  unset MOTLEY_NODES
-}
 gpu=parallel.device=emulated
 
 for family in mixtral gpt2; do

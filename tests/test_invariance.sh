@@ -3,23 +3,6 @@
 # Five steps from equal weights: loss and gradient norm to 1e-5 at each step, the same batches, weights to 1e-5 afterwards.
 . "${srcdir-.}/tests/program.sh"
 
-# as_one RANKS NODES OPTION=VALUE...: against the run on one rank, to $tolerance.
-tolerance=1e-5
-as_one() {
-  ranks=$1 MOTLEY_NODES=$2
-  export MOTLEY_NODES
-  [ -n "$MOTLEY_NODES" ] || unset MOTLEY_NODES
-  shift 2
-  # the options come in as words
-  rm -rf cut
-  sets=
-  for option in "$@"; do sets="$sets --set $option"; done
-  run 0 "$ranks" train c.ini --set log.dir=cut $sets
-  same log one/log.jsonl cut/log.jsonl 1 5 $tolerance
-  same weights one/checkpoints/step-00000005.h5 cut/checkpoints/step-00000005.h5 $tolerance
-  unset MOTLEY_NODES
-}
-
 for family in mixtral gpt2 qwen; do
   say "$family"
   # lr such that weights move; more experts than some rank counts, fewer than others
@@ -30,27 +13,27 @@ for family in mixtral gpt2 qwen; do
   rm -rf one
   run 0 1 train c.ini --set log.dir=one
   if [ $family = mixtral ]; then
-    as_one 0 "" train.micro_batch=1
-    as_one 1 "" train.micro_batch=10
-    as_one 2 "" train.micro_batch=3
-    as_one 3 2,1 parallel.layout=random
-    as_one 4 1,3 train.micro_batch=1 parallel.exchange=pairwise
-    as_one 4 1,3 parallel.slots=0,5,2,1 parallel.layout=random
-    as_one 7 2,1,4 parallel.exchange=hierarchical
-    as_one 3 2,1 parallel.shares=1,0,5 parallel.shard_sizes=0,7,1
-    as_one 4 1,3 parallel.shares=7,1,1,1 train.micro_batch=3 parallel.layout=random
-    as_one 7 2,1,4 train.micro_batch=3 parallel.slots=3 parallel.exchange=pairwise
+    as_one 0 "" --set train.micro_batch=1
+    as_one 1 "" --set train.micro_batch=10
+    as_one 2 "" --set train.micro_batch=3
+    as_one 3 2,1 --set parallel.layout=random
+    as_one 4 1,3 --set train.micro_batch=1 --set parallel.exchange=pairwise
+    as_one 4 1,3 --set parallel.slots=0,5,2,1 --set parallel.layout=random
+    as_one 7 2,1,4 --set parallel.exchange=hierarchical
+    as_one 3 2,1 --set parallel.shares=1,0,5 --set parallel.shard_sizes=0,7,1
+    as_one 4 1,3 --set parallel.shares=7,1,1,1 --set train.micro_batch=3 --set parallel.layout=random
+    as_one 7 2,1,4 --set train.micro_batch=3 --set parallel.slots=3 --set parallel.exchange=pairwise
   elif [ $family = qwen ]; then
-    as_one 3 2,1 parallel.layout=random train.micro_batch=1
-    as_one 4 1,3 parallel.sharding=owner train.recompute=true
-    as_one 7 2,1,4 parallel.slots=3 train.micro_batch=3
+    as_one 3 2,1 --set parallel.layout=random --set train.micro_batch=1
+    as_one 4 1,3 --set parallel.sharding=owner --set train.recompute=true
+    as_one 7 2,1,4 --set parallel.slots=3 --set train.micro_batch=3
   else
-    as_one 2 1,1 parallel.slots=5
-    as_one 3 "" train.micro_batch=3
-    as_one 4 1,3 parallel.layout=random parallel.slots=2
-    as_one 7 2,1,4 parallel.layout=random train.micro_batch=1
-    as_one 7 2,1,4 parallel.sharding=owner
-    as_one 4 1,3 parallel.sharding=node parallel.layout=random parallel.shard_sizes=0,3,0,1
+    as_one 2 1,1 --set parallel.slots=5
+    as_one 3 "" --set train.micro_batch=3
+    as_one 4 1,3 --set parallel.layout=random --set parallel.slots=2
+    as_one 7 2,1,4 --set parallel.layout=random --set train.micro_batch=1
+    as_one 7 2,1,4 --set parallel.sharding=owner
+    as_one 4 1,3 --set parallel.sharding=node --set parallel.layout=random --set parallel.shard_sizes=0,3,0,1
   fi
 done
 
@@ -68,8 +51,8 @@ for family in mixtral gpt2 qwen; do
     tolerance=1e-5
     [ $wire = f32 ] || tolerance=2e-2
     for sharding in full node owner; do
-      as_one 4 1,3 parallel.wire=$wire parallel.sharding=$sharding
-      as_one 7 2,1,4 parallel.wire=$wire parallel.sharding=$sharding parallel.layout=random parallel.slots=2
+      as_one 4 1,3 --set parallel.wire=$wire --set parallel.sharding=$sharding
+      as_one 7 2,1,4 --set parallel.wire=$wire --set parallel.sharding=$sharding --set parallel.layout=random --set parallel.slots=2
     done
   done
 done
@@ -78,7 +61,7 @@ run 0 1 train c.ini --set log.dir=two
 differs weights one/checkpoints/step-00000005.h5 two/checkpoints/step-00000005.h5 1e-5
 
 say "layouts that follow the load, under skewed routing that moves on"
-# follows OPTION=VALUE...: the same, and layouts really changed
+# follows RANKS NODES ARGS...: the same, and layouts really changed
 follows() {
   as_one "$@"
   is "relayouts of $*" "$(grep -c '"event": "relayout"' cut/log.jsonl | awk '{ print ($1 > 0) }')" 1
@@ -87,19 +70,19 @@ config mixtral "train.steps = 5" "train.lr = 1e-3" "train.warmup = 0" "moe.route
 rm -rf one
 run 0 1 train c.ini --set log.dir=one --set parallel.layout=motley
 is "relayouts on one rank" "$(grep -c relayout one/log.jsonl)" 0
-follows 2 1,1 parallel.layout=motley
-follows 3 2,1 parallel.layout=laer parallel.relayout_window=1 train.micro_batch=1
-follows 4 1,3 parallel.layout=motley parallel.slots=0,5,2,1
-follows 4 1,3 parallel.layout=eplb parallel.slots=2 parallel.sharding=node parallel.dispatch=lite
-follows 7 2,1,4 parallel.layout=flexmoe parallel.slots=3 train.recompute=true
-follows 7 2,1,4 parallel.layout=motley parallel.slots=2 parallel.sharding=owner parallel.exchange=pairwise
-follows 7 2,1,4 parallel.layout=motley parallel.relayout_interval=2 parallel.dispatch=lite moe.capacity_factor=100
+follows 2 1,1 --set parallel.layout=motley
+follows 3 2,1 --set parallel.layout=laer --set parallel.relayout_window=1 --set train.micro_batch=1
+follows 4 1,3 --set parallel.layout=motley --set parallel.slots=0,5,2,1
+follows 4 1,3 --set parallel.layout=eplb --set parallel.slots=2 --set parallel.sharding=node --set parallel.dispatch=lite
+follows 7 2,1,4 --set parallel.layout=flexmoe --set parallel.slots=3 --set train.recompute=true
+follows 7 2,1,4 --set parallel.layout=motley --set parallel.slots=2 --set parallel.sharding=owner --set parallel.exchange=pairwise
+follows 7 2,1,4 --set parallel.layout=motley --set parallel.relayout_interval=2 --set parallel.dispatch=lite --set moe.capacity_factor=100
 MOTLEY_NODES=1,3 run 0 4 train c.ini --set log.dir=blind --set parallel.measure=off --set parallel.layout=motley --set parallel.slots=2
 MOTLEY_NODES=1,3 run 0 4 train c.ini --set log.dir=seen --set parallel.measure=off --set parallel.layout=motley --set parallel.slots=2 \
   --set data.valid="$work/valid.txt" --set train.valid_interval=1
 same log blind/log.jsonl seen/log.jsonl 1 5 0 # validation leaves no trace in the windows
 same weights blind/checkpoints/step-00000005.h5 seen/checkpoints/step-00000005.h5 0
-as_one 4 1,3 parallel.layout=motley parallel.sharding=owner
+as_one 4 1,3 --set parallel.layout=motley --set parallel.sharding=owner
 is "relayouts without a slot to spare" "$(grep -c relayout cut/log.jsonl)" 0
 
 say "the same bits, whatever the exchange"
