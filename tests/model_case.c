@@ -175,6 +175,24 @@ double model_case_gradient_error(struct model_case *c, const char *scope, const 
   return most;
 }
 
+double model_case_logits_error(struct model_case *c)
+{
+  double *want = vectors_double(c->vectors, "logits", NULL), error[2] = {0};
+  const int64_t V = c->model->arch.V, first = c->step->batch.share.first[c->comm->rank] * c->T, n = c->model->N;
+  float *logits = MT_NEW(MT_TAG_MISC, float, n * V);
+  mt_model_logits(c->model, 0, n, logits);
+  for (int64_t k = 0; k < n * V; k++) {
+    double difference = logits[k] - want[first * V + k];
+    error[0] += difference * difference;
+    error[1] += want[first * V + k] * want[first * V + k];
+  }
+  mt_sum(c->comm, error, 2);
+  ck_assert_double_gt(error[1], 0);
+  mt_free(logits);
+  mt_free(want);
+  return sqrt(error[0] / error[1]);
+}
+
 uint32_t model_case_hash(struct model_case *c, int weights)
 {
   struct mt_shard *shard[2] = {&c->model->shared, c->model->moe ? &c->model->moe->shard : NULL};

@@ -31,6 +31,8 @@ void model_case_close(struct model_case *c);
 /* Largest norm-wise relative error of a tensor's shard gradients against /<scope>/grads (a tensor whose gradient is zero is
  * measured against its layer's norm); *worst names the tensor (borrowed). Collective, agreed. */
 double model_case_gradient_error(struct model_case *c, const char *scope, const char **worst);
+/* Norm-wise relative error, after a step, of the logits of all ranks' rows against /logits. Collective, agreed. */
+double model_case_logits_error(struct model_case *c);
 /* CRC-32C of all shard gradients (weights = 1: of master weights), combined over ranks in rank order. Collective. */
 uint32_t model_case_hash(struct model_case *c, int weights);
 /* n names the vector files that every case runs on. */

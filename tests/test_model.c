@@ -150,22 +150,8 @@ START_TEST(test_logits)
   for (int i = 0; i < MODEL_CASES; i++) {
     struct model_case *c = model_case_open(model_case_names[i], ragged(), "cpu", 1, 0, 0, 0, NULL);
     mt_step_run(c->step, 1, 0);
-    struct vectors_shape shape;
-    double *want = vectors_double(c->vectors, "logits", &shape), error[2] = {0};
-    const int64_t V = c->model->arch.V, first = c->step->batch.share.first[c->comm->rank] * c->T, n = c->model->N;
-    float *logits = MT_NEW(MT_TAG_MISC, float, n * V);
-    mt_model_logits(c->model, 0, n, logits);
-    for (int64_t k = 0; k < n * V; k++) {
-      double difference = logits[k] - want[first * V + k];
-      error[0] += difference * difference;
-      error[1] += want[first * V + k] * want[first * V + k];
-    }
-    mt_sum(c->comm, error, 2);
-    ck_assert_msg(sqrt(error[0] / error[1]) <= 1e-5, "%s: logits are off by %.3g", model_case_names[i],
-                  sqrt(error[0] / error[1]));
-    ck_assert_double_gt(error[1], 0);
-    mt_free(logits);
-    mt_free(want);
+    double error = model_case_logits_error(c);
+    ck_assert_msg(error <= 1e-5, "%s: logits are off by %.3g", model_case_names[i], error);
     model_case_close(c);
   }
 }

@@ -34,8 +34,7 @@ template <typename T> __global__ static void swiglu_back_kernel(T *dgu, const T 
 
 template <typename T> __global__ static void gelu_kernel(T *y, const T *x, int64_t n)
 {
-  MT_FOR_EACH(i, n)
-    {
+  MT_FOR_EACH (i, n) {
     float v = mt_get(x, i);
     mt_put(y, i, v * (1.0f + tanhf(GELU_ROOT * (v + GELU_CUBE * v * v * v))) * 0.5f);
   }
@@ -43,8 +42,7 @@ template <typename T> __global__ static void gelu_kernel(T *y, const T *x, int64
 
 template <typename T> __global__ static void gelu_back_kernel(T *dx, const T *dy, const T *x, int64_t n)
 {
-  MT_FOR_EACH(i, n)
-    {
+  MT_FOR_EACH (i, n) {
     float v = mt_get(x, i), t = tanhf(GELU_ROOT * (v + GELU_CUBE * v * v * v));
     float slope = (1.0f + t) * 0.5f + v * (1.0f - t * t) * GELU_ROOT * (1.0f + 3.0f * GELU_CUBE * v * v) * 0.5f;
     mt_put(dx, i, mt_get(dy, i) * slope);

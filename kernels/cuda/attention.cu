@@ -1,12 +1,12 @@
 /* Attention, forward and backward, in tiles.
  *
- * The idea: a block holds a tile of rows and goes over tiles of columns; scores live in registers, with a running maximum
- * and sum per row (Dao et al., FlashAttention, 2022). Backward computes the probabilities again from lse, in two kernels:
- * one with keys as rows, which owns dk and dv of its keys, summed over the group's query heads in order; one with queries as
- * rows, which owns dq. That is two products more than one kernel with atomics would do, and the same bits in every run.
- * Shared memory holds the tiles, and of each warp the probabilities on their way from the first product's registers to
- * the second's operand (rounded to T there). A head wider than 128 is written in chunks of 128 columns by blocks of
- * their own, each of which computes the scores again: registers allow no more.
+ * The idea: a block holds a tile of rows and goes over tiles of columns; scores live in registers, with a running
+ * maximum and sum per row (Dao et al., FlashAttention, 2022). Backward computes the probabilities again from lse, in
+ * two kernels: one with keys as rows, which owns dk and dv of its keys, summed over the group's query heads in order;
+ * one with queries as rows, which owns dq. That is two products more than one kernel with atomics would do, and the
+ * same bits in every run. Shared memory holds the tiles, and of each warp the probabilities on their way from the first
+ * product's registers to the second's operand (rounded to T there). A head wider than 128 is written in chunks of 128
+ * columns by blocks of their own, each of which computes the scores again: registers allow no more.
  * The trap: masks. What is not seen has probability 0 and is never computed with; rows of padding are loaded as zeros,
  * since they may hold anything. A query that sees nothing gives zeros. */
 #include "cuda.cuh"
@@ -14,13 +14,13 @@
 
 template <typename T, int DPAD> struct tile {
   enum {
-    PAD = 16 / sizeof(T),                    /* against bank conflicts; keeps rows aligned to 16 bytes */
-    LD = DPAD + PAD,                         /* of tiles */
+    PAD = 16 / sizeof(T), /* against bank conflicts; keeps rows aligned to 16 bytes */
+    LD = DPAD + PAD,      /* of tiles */
     WARPS = DPAD > 128 ? 2 : 4,
     ROWS = 16 * WARPS,
     COLUMNS = 32,
-    LDP = COLUMNS + PAD,                     /* of probabilities */
-    CHUNK = DPAD > 128 ? 128 : DPAD,         /* columns of a result that a block writes */
+    LDP = COLUMNS + PAD,             /* of probabilities */
+    CHUNK = DPAD > 128 ? 128 : DPAD, /* columns of a result that a block writes */
     CHUNKS = DPAD / CHUNK,
     THREADS = WARPS * MT_WARP,
     FORWARD = ((ROWS + 2 * COLUMNS) * LD + ROWS * LDP) * sizeof(T),
@@ -70,6 +70,13 @@ __device__ __forceinline__ static int column_of(int n, int e)
   return n * 8 + 2 * (threadIdx.x % 4) + e % 2;
 }
 
+/* This lane's elements of 16 rows and so many columns. */
+#define FOR_ELEMENTS(n, e, columns)                                                                                    \
+  MT_UNROLL                                                                                                            \
+  for (int n = 0; n < (columns) / 8; n++)                                                                              \
+    MT_UNROLL                                                                                                          \
+    for (int e = 0; e < 4; e++)
+
 template <typename T, int DPAD>
 __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
     forward_kernel(struct mt_attention a, int wide, T *out, float *lse, const T *qkv)
@@ -95,15 +102,12 @@ __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
     load<T, DPAD>(v, X::COLUMNS, qkv + (a.H + a.KV + kv) * a.D, stride, k0, a, segment, wide);
     __syncthreads();
     float s[N][4] = {}, most[2] = {-INFINITY, -INFINITY}, base[2], shrink[2];
-    mt_tile<X::COLUMNS, DPAD>(s, q + warp * 16 * X::LD, X::LD, k, X::LD);
-    MT_UNROLL
-    for (int n = 0; n < N; n++)
-      MT_UNROLL
-      for (int e = 0; e < 4; e++) {
-        int seen = sees(a, segment, q0 + warp * 16 + row_of(e), k0 + column_of(n, e));
-        s[n][e] = seen ? s[n][e] * a.scale : -INFINITY;
-        most[e / 2] = fmaxf(most[e / 2], s[n][e]);
-      }
+    mt_tile<X::COLUMNS, DPAD, MT_NK>(s, q + warp * 16 * X::LD, X::LD, k, X::LD);
+    FOR_ELEMENTS (n, e, X::COLUMNS) {
+      int seen = sees(a, segment, q0 + warp * 16 + row_of(e), k0 + column_of(n, e));
+      s[n][e] = seen ? s[n][e] * a.scale : -INFINITY;
+      most[e / 2] = fmaxf(most[e / 2], s[n][e]);
+    }
     MT_UNROLL
     for (int i = 0; i < 2; i++) {
       for (int bits = 1; bits < 4; bits *= 2) /* the four lanes of a row */
@@ -114,21 +118,15 @@ __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
       top[i] = next;
       total[i] *= shrink[i];
     }
-    MT_UNROLL
-    for (int n = 0; n < N; n++)
-      MT_UNROLL
-      for (int e = 0; e < 4; e++) {
-        float value = expf(s[n][e] - base[e / 2]);
-        total[e / 2] += value;
-        mt_put(p, row_of(e) * X::LDP + column_of(n, e), value);
-      }
-    MT_UNROLL
-    for (int n = 0; n < X::CHUNK / 8; n++)
-      MT_UNROLL
-      for (int e = 0; e < 4; e++)
-        sum[n][e] *= shrink[e / 2];
+    FOR_ELEMENTS (n, e, X::COLUMNS) {
+      float value = expf(s[n][e] - base[e / 2]);
+      total[e / 2] += value;
+      mt_put(p, row_of(e) * X::LDP + column_of(n, e), value);
+    }
+    FOR_ELEMENTS (n, e, X::CHUNK)
+      sum[n][e] *= shrink[e / 2];
     __syncwarp();
-    mt_tile_t<X::CHUNK, X::COLUMNS>(sum, p, X::LDP, v + c0, X::LD);
+    mt_tile<X::CHUNK, X::COLUMNS, MT_KN>(sum, p, X::LDP, v + c0, X::LD);
     __syncwarp();
   }
 
@@ -147,7 +145,8 @@ __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
       MT_UNROLL
       for (int e = 2 * i; e < 2 * i + 2; e++)
         if (c0 + column_of(n, e) < a.D)
-          mt_put(out, ((b * a.T + row) * a.H + h) * a.D + c0 + column_of(n, e), total[i] > 0 ? sum[n][e] * scale : 0.0f);
+          mt_put(out, ((b * a.T + row) * a.H + h) * a.D + c0 + column_of(n, e),
+                 total[i] > 0 ? sum[n][e] * scale : 0.0f);
   }
 }
 
@@ -161,7 +160,7 @@ __global__ static void delta_kernel(struct mt_attention a, float *delta, const T
   float sum = 0;
   for (int64_t d = threadIdx.x % MT_WARP; d < a.D; d += MT_WARP)
     sum += mt_get(dout, row * a.D + d) * mt_get(out, row * a.D + d);
-  sum = mt_warp_sum(sum);
+  sum = mt_warp_fold(sum, mt_plus{});
   int64_t h = row % a.H, t = row / a.H % a.T, b = row / a.H / a.T;
   if (threadIdx.x % MT_WARP == 0)
     delta[(b * a.H + h) * a.T + t] = sum;
@@ -169,7 +168,8 @@ __global__ static void delta_kernel(struct mt_attention a, float *delta, const T
 
 template <typename T, int DPAD>
 __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
-    dq_kernel(struct mt_attention a, int wide, T *dqkv, const T *dout, const T *qkv, const float *lse, const float *delta)
+    dq_kernel(struct mt_attention a, int wide, T *dqkv, const T *dout, const T *qkv, const float *lse,
+              const float *delta)
 {
   typedef tile<T, DPAD> X;
   const int N = X::COLUMNS / 8;
@@ -201,34 +201,29 @@ __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
     load<T, DPAD>(v, X::COLUMNS, qkv + (a.H + a.KV + kv) * a.D, stride, k0, a, segment, wide);
     __syncthreads();
     float s[N][4] = {}, dp[N][4] = {};
-    mt_tile<X::COLUMNS, DPAD>(s, q + warp * 16 * X::LD, X::LD, k, X::LD);
-    mt_tile<X::COLUMNS, DPAD>(dp, o + warp * 16 * X::LD, X::LD, v, X::LD);
-    MT_UNROLL
-    for (int n = 0; n < N; n++)
-      MT_UNROLL
-      for (int e = 0; e < 4; e++) {
-        int seen = sees(a, segment, q0 + warp * 16 + row_of(e), k0 + column_of(n, e));
-        float value = seen ? expf(s[n][e] * a.scale - row_lse[e / 2]) * (dp[n][e] - row_delta[e / 2]) * a.scale : 0.0f;
-        mt_put(p, row_of(e) * X::LDP + column_of(n, e), value);
-      }
+    mt_tile<X::COLUMNS, DPAD, MT_NK>(s, q + warp * 16 * X::LD, X::LD, k, X::LD);
+    mt_tile<X::COLUMNS, DPAD, MT_NK>(dp, o + warp * 16 * X::LD, X::LD, v, X::LD);
+    FOR_ELEMENTS (n, e, X::COLUMNS) {
+      int seen = sees(a, segment, q0 + warp * 16 + row_of(e), k0 + column_of(n, e));
+      float value = seen ? expf(s[n][e] * a.scale - row_lse[e / 2]) * (dp[n][e] - row_delta[e / 2]) * a.scale : 0.0f;
+      mt_put(p, row_of(e) * X::LDP + column_of(n, e), value);
+    }
     __syncwarp();
-    mt_tile_t<X::CHUNK, X::COLUMNS>(sum, p, X::LDP, k + c0, X::LD);
+    mt_tile<X::CHUNK, X::COLUMNS, MT_KN>(sum, p, X::LDP, k + c0, X::LD);
     __syncwarp();
   }
-  MT_UNROLL
-  for (int n = 0; n < X::CHUNK / 8; n++)
-    MT_UNROLL
-    for (int e = 0; e < 4; e++) {
-      int64_t row = q0 + warp * 16 + row_of(e), d = c0 + column_of(n, e);
-      if (row < a.T && d < a.D)
-        mt_put(dqkv, (b * a.T + row) * stride + h * a.D + d, sum[n][e]);
-    }
+  FOR_ELEMENTS (n, e, X::CHUNK) {
+    int64_t row = q0 + warp * 16 + row_of(e), d = c0 + column_of(n, e);
+    if (row < a.T && d < a.D)
+      mt_put(dqkv, (b * a.T + row) * stride + h * a.D + d, sum[n][e]);
+  }
 }
 
 /* Rows are keys, columns are queries of all heads that read this key/value head. */
 template <typename T, int DPAD>
 __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
-    dkv_kernel(struct mt_attention a, int wide, T *dqkv, const T *dout, const T *qkv, const float *lse, const float *delta)
+    dkv_kernel(struct mt_attention a, int wide, T *dqkv, const T *dout, const T *qkv, const float *lse,
+               const float *delta)
 {
   typedef tile<T, DPAD> X;
   const int N = X::COLUMNS / 8;
@@ -244,7 +239,8 @@ __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
   load<T, DPAD>(v, X::ROWS, qkv + (a.H + a.KV + kv) * a.D, stride, k0, a, segment, wide);
 
   float dk[X::CHUNK / 8][4] = {}, dv[X::CHUNK / 8][4] = {};
-  int64_t lo = a.causal ? k0 : 0, hi = a.window > 0 && k0 + X::ROWS - 1 + a.window < a.T ? k0 + X::ROWS - 1 + a.window : a.T;
+  int64_t lo = a.causal ? k0 : 0,
+          hi = a.window > 0 && k0 + X::ROWS - 1 + a.window < a.T ? k0 + X::ROWS - 1 + a.window : a.T;
   for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
     const float *row_lse = lse + (b * a.H + h) * a.T, *row_delta = delta + (b * a.H + h) * a.T;
     for (int64_t q0 = lo; q0 < hi; q0 += X::COLUMNS) {
@@ -253,44 +249,35 @@ __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
       load<T, DPAD>(o, X::COLUMNS, dout + (b * a.T * a.H + h) * a.D, a.H * a.D, q0, a, segment, wide);
       __syncthreads();
       float s[N][4] = {}, dp[N][4] = {};
-      mt_tile<X::COLUMNS, DPAD>(s, k + warp * 16 * X::LD, X::LD, q, X::LD);
-      MT_UNROLL
-      for (int n = 0; n < N; n++)
-        MT_UNROLL
-        for (int e = 0; e < 4; e++) {
-          int64_t i = q0 + column_of(n, e);
-          int seen = sees(a, segment, i, k0 + warp * 16 + row_of(e));
-          s[n][e] = seen ? expf(s[n][e] * a.scale - row_lse[i]) : 0.0f;
-          mt_put(p, row_of(e) * X::LDP + column_of(n, e), s[n][e]);
-        }
+      mt_tile<X::COLUMNS, DPAD, MT_NK>(s, k + warp * 16 * X::LD, X::LD, q, X::LD);
+      FOR_ELEMENTS (n, e, X::COLUMNS) {
+        int64_t i = q0 + column_of(n, e);
+        int seen = sees(a, segment, i, k0 + warp * 16 + row_of(e));
+        s[n][e] = seen ? expf(s[n][e] * a.scale - row_lse[i]) : 0.0f;
+        mt_put(p, row_of(e) * X::LDP + column_of(n, e), s[n][e]);
+      }
       __syncwarp();
-      mt_tile_t<X::CHUNK, X::COLUMNS>(dv, p, X::LDP, o + c0, X::LD);
-      mt_tile<X::COLUMNS, DPAD>(dp, v + warp * 16 * X::LD, X::LD, o, X::LD);
+      mt_tile<X::CHUNK, X::COLUMNS, MT_KN>(dv, p, X::LDP, o + c0, X::LD);
+      mt_tile<X::COLUMNS, DPAD, MT_NK>(dp, v + warp * 16 * X::LD, X::LD, o, X::LD);
       __syncwarp();
-      MT_UNROLL
-      for (int n = 0; n < N; n++)
-        MT_UNROLL
-        for (int e = 0; e < 4; e++) {
-          int64_t i = q0 + column_of(n, e);
-          float value = s[n][e] != 0 ? s[n][e] * (dp[n][e] - row_delta[i]) * a.scale : 0.0f; /* what is seen is below T */
-          mt_put(p, row_of(e) * X::LDP + column_of(n, e), value);
-        }
+      FOR_ELEMENTS (n, e, X::COLUMNS) {
+        int64_t i = q0 + column_of(n, e);
+        float value = s[n][e] != 0 ? s[n][e] * (dp[n][e] - row_delta[i]) * a.scale : 0.0f; /* what is seen is below T */
+        mt_put(p, row_of(e) * X::LDP + column_of(n, e), value);
+      }
       __syncwarp();
-      mt_tile_t<X::CHUNK, X::COLUMNS>(dk, p, X::LDP, q + c0, X::LD);
+      mt_tile<X::CHUNK, X::COLUMNS, MT_KN>(dk, p, X::LDP, q + c0, X::LD);
       __syncwarp();
     }
   }
-  MT_UNROLL
-  for (int n = 0; n < X::CHUNK / 8; n++)
-    MT_UNROLL
-    for (int e = 0; e < 4; e++) {
-      int64_t row = k0 + warp * 16 + row_of(e), d = c0 + column_of(n, e);
-      if (row < a.T && d < a.D) {
-        T *to = dqkv + (b * a.T + row) * stride + (a.H + kv) * a.D + d;
-        mt_put(to, 0, dk[n][e]);
-        mt_put(to, a.KV * a.D, dv[n][e]);
-      }
+  FOR_ELEMENTS (n, e, X::CHUNK) {
+    int64_t row = k0 + warp * 16 + row_of(e), d = c0 + column_of(n, e);
+    if (row < a.T && d < a.D) {
+      T *to = dqkv + (b * a.T + row) * stride + (a.H + kv) * a.D + d;
+      mt_put(to, 0, dk[n][e]);
+      mt_put(to, a.KV * a.D, dv[n][e]);
     }
+  }
 }
 
 /* ---- launching ---- */
@@ -302,12 +289,13 @@ static int64_t attention_work(const struct mt_device *device, const struct mt_at
 }
 
 template <typename T, int DPAD>
-static void forward_of(struct mt_device *device, const struct mt_attention *a, int wide, void *out, float *lse, const void *qkv)
+static void forward_of(struct mt_device *device, const struct mt_attention *a, int wide, void *out, float *lse,
+                       const void *qkv)
 {
   typedef tile<T, DPAD> X;
   MT_CUDA(cudaFuncSetAttribute(forward_kernel<T, DPAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)X::FORWARD));
-  MT_LAUNCH((forward_kernel<T, DPAD>), dim3((unsigned)(a->B * a->H * mt_divide_up(a->T, X::ROWS)), X::CHUNKS), X::THREADS,
-            X::FORWARD, mt_math(device), *a, wide, (T *)out, lse, (const T *)qkv);
+  MT_LAUNCH((forward_kernel<T, DPAD>), dim3((unsigned)(a->B * a->H * mt_divide_up(a->T, X::ROWS)), X::CHUNKS),
+            X::THREADS, X::FORWARD, mt_math(device), *a, wide, (T *)out, lse, (const T *)qkv);
 }
 
 template <typename T, int DPAD>
@@ -319,12 +307,12 @@ static void back_of(struct mt_device *device, const struct mt_attention *a, int 
   int64_t tiles = mt_divide_up(a->T, X::ROWS);
   MT_CUDA(cudaFuncSetAttribute(dq_kernel<T, DPAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)X::BACK));
   MT_CUDA(cudaFuncSetAttribute(dkv_kernel<T, DPAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)X::BACK));
-  MT_LAUNCH(delta_kernel<T>, (unsigned)mt_divide_up(a->B * a->T * a->H, MT_BLOCK / MT_WARP), MT_BLOCK, 0, mt_math(device), *a,
-            delta, (const T *)dout, (const T *)out);
-  MT_LAUNCH((dkv_kernel<T, DPAD>), dim3((unsigned)(a->B * a->KV * tiles), X::CHUNKS), X::THREADS, X::BACK, mt_math(device), *a,
-            wide, (T *)dqkv, (const T *)dout, (const T *)qkv, lse, (const float *)delta);
-  MT_LAUNCH((dq_kernel<T, DPAD>), dim3((unsigned)(a->B * a->H * tiles), X::CHUNKS), X::THREADS, X::BACK, mt_math(device), *a,
-            wide, (T *)dqkv, (const T *)dout, (const T *)qkv, lse, (const float *)delta);
+  MT_LAUNCH(delta_kernel<T>, (unsigned)mt_divide_up(a->B * a->T * a->H, MT_BLOCK / MT_WARP), MT_BLOCK, 0,
+            mt_math(device), *a, delta, (const T *)dout, (const T *)out);
+  MT_LAUNCH((dkv_kernel<T, DPAD>), dim3((unsigned)(a->B * a->KV * tiles), X::CHUNKS), X::THREADS, X::BACK,
+            mt_math(device), *a, wide, (T *)dqkv, (const T *)dout, (const T *)qkv, lse, (const float *)delta);
+  MT_LAUNCH((dq_kernel<T, DPAD>), dim3((unsigned)(a->B * a->H * tiles), X::CHUNKS), X::THREADS, X::BACK,
+            mt_math(device), *a, wide, (T *)dqkv, (const T *)dout, (const T *)qkv, lse, (const float *)delta);
 }
 
 /* Calls f<T, DPAD> for the narrowest tile that holds a head. */
@@ -340,11 +328,11 @@ static void back_of(struct mt_device *device, const struct mt_attention *a, int 
       f<T, 256>(__VA_ARGS__);                                                                                          \
   } while (0)
 
-static int nothing_to_do(struct mt_device *device, const struct mt_attention *a)
+static int nothing_to_do(const struct mt_attention *a)
 {
   if (a->D > 256)
-    mt_cuda_of(device)->host->die(__FILE__, __LINE__, "attention heads of width %lld on a GPU, at most 256 are possible",
-                                  (long long)a->D);
+    mt_cuda_host->die(__FILE__, __LINE__, "attention heads of width %lld on a GPU, at most 256 are possible",
+                      (long long)a->D);
   return a->B == 0 || a->T == 0 || a->H == 0 || a->D == 0;
 }
 
@@ -356,7 +344,7 @@ static int is_wide(const struct mt_device *device, const struct mt_attention *a,
 
 static void attention(struct mt_device *device, const struct mt_attention *a, void *out, float *lse, const void *qkv)
 {
-  if (nothing_to_do(device, a))
+  if (nothing_to_do(a))
     return;
   int wide = is_wide(device, a, qkv, qkv);
   if (device->ctype == MT_F32)
@@ -368,7 +356,7 @@ static void attention(struct mt_device *device, const struct mt_attention *a, vo
 static void attention_back(struct mt_device *device, const struct mt_attention *a, void *dqkv, const void *dout,
                            const void *qkv, const void *out, const float *lse)
 {
-  if (nothing_to_do(device, a))
+  if (nothing_to_do(a))
     return;
   int wide = is_wide(device, a, qkv, dout);
   if (device->ctype == MT_F32)

@@ -42,7 +42,6 @@ enum { MT_WARP = 32, MT_BLOCK = 256 };
 
 /* What a device of this backend is, beside struct mt_device. */
 struct mt_cuda {
-  const struct mt_cuda_host *host;
   int ordinal;
   cublasComputeType_t compute;
   cudaStream_t lane[MT_NDEVLANE];
@@ -66,8 +65,9 @@ static inline cudaStream_t mt_math(const struct mt_device *device)
   return mt_cuda_of(device)->lane[MT_DEV_MATH];
 }
 
-/* Ends the job with CUDA's or cuBLAS's word. In functions that have no device at hand, too. */
-extern const struct mt_cuda_host *mt_cuda_host;
+extern const struct mt_cuda_host *mt_cuda_host; /* the program */
+
+/* Ends the job with CUDA's or cuBLAS's word. */
 #define MT_CUDA(call)                                                                                                  \
   do {                                                                                                                 \
     cudaError_t mt_error_ = (call);                                                                                    \
@@ -88,6 +88,18 @@ extern const struct mt_cuda_host *mt_cuda_host;
       f<float>(__VA_ARGS__);                                                                                           \
     else                                                                                                               \
       f<mt_bf16>(__VA_ARGS__);                                                                                         \
+  } while (0)
+/* Calls f<T, U>(...) with two ctypes as T and U. */
+#define MT_BY_TYPES(type, other, f, ...)                                                                               \
+  do {                                                                                                                 \
+    if ((type) == MT_F32 && (other) == MT_F32)                                                                         \
+      f<float, float>(__VA_ARGS__);                                                                                    \
+    else if ((type) == MT_F32)                                                                                         \
+      f<float, mt_bf16>(__VA_ARGS__);                                                                                  \
+    else if ((other) == MT_F32)                                                                                        \
+      f<mt_bf16, float>(__VA_ARGS__);                                                                                  \
+    else                                                                                                               \
+      f<mt_bf16, mt_bf16>(__VA_ARGS__);                                                                                \
   } while (0)
 
 static inline int64_t mt_divide_up(int64_t n, int64_t by)
@@ -137,46 +149,53 @@ template <typename T> __device__ __forceinline__ void mt_put_add(T *x, int64_t i
 
 #define MT_ALL_LANES 0xffffffffu
 
-template <typename V> __device__ __forceinline__ V mt_warp_sum(V value)
+struct mt_plus {
+  template <typename V> __device__ __forceinline__ V operator()(V a, V b) const
+  {
+    return a + b;
+  }
+};
+struct mt_larger {
+  __device__ __forceinline__ float operator()(float a, float b) const
+  {
+    return fmaxf(a, b);
+  }
+};
+template <typename V, typename F> __device__ __forceinline__ V mt_warp_fold(V value, F fold)
 {
   for (int bits = 16; bits > 0; bits /= 2)
-    value += __shfl_xor_sync(MT_ALL_LANES, value, bits);
-  return value;
-}
-__device__ __forceinline__ float mt_warp_max(float value)
-{
-  for (int bits = 16; bits > 0; bits /= 2)
-    value = fmaxf(value, __shfl_xor_sync(MT_ALL_LANES, value, bits));
+    value = fold(value, __shfl_xor_sync(MT_ALL_LANES, value, bits));
   return value;
 }
 /* Over the block; every thread must call it. */
-template <typename V> __device__ __forceinline__ V mt_block_sum(V value)
+template <typename V, typename F> __device__ __forceinline__ V mt_block_fold(V value, F fold)
 {
   MT_SHARED(V, part, MT_WARP);
   int warp = threadIdx.x / MT_WARP, nwarp = blockDim.x / MT_WARP;
-  value = mt_warp_sum(value);
+  value = mt_warp_fold(value, fold);
   if (threadIdx.x % MT_WARP == 0)
     part[warp] = value;
   __syncthreads();
-  V sum = part[0];
+  V all = part[0];
   for (int w = 1; w < nwarp; w++)
-    sum += part[w];
+    all = fold(all, part[w]);
   __syncthreads(); /* part may be written again */
-  return sum;
+  return all;
 }
-__device__ __forceinline__ float mt_block_max(float value)
+
+/* Sums over rows: MT_LINES lines of MT_COLUMNS threads for as many columns, each line having summed its share of the
+ * rows into K sums a column. Line 0 gets what all lines have, added in order. Every thread must call it, once. */
+enum { MT_COLUMNS = 32, MT_LINES = 8 };
+template <typename V, int K> __device__ __forceinline__ void mt_add_lines(V (&sum)[K])
 {
-  MT_SHARED(float, most, MT_WARP);
-  int warp = threadIdx.x / MT_WARP, nwarp = blockDim.x / MT_WARP;
-  value = mt_warp_max(value);
-  if (threadIdx.x % MT_WARP == 0)
-    most[warp] = value;
+  MT_SHARED(V, part, MT_LINES * K * MT_COLUMNS);
+  int column = threadIdx.x % MT_COLUMNS, line = threadIdx.x / MT_COLUMNS;
+  for (int k = 0; k < K; k++)
+    part[(line * K + k) * MT_COLUMNS + column] = sum[k];
   __syncthreads();
-  float result = most[0];
-  for (int w = 1; w < nwarp; w++)
-    result = fmaxf(result, most[w]);
-  __syncthreads();
-  return result;
+  for (int l = 1; l < MT_LINES && line == 0; l++)
+    for (int k = 0; k < K; k++)
+      sum[k] += part[(l * K + k) * MT_COLUMNS + column];
 }
 
 /* ---- the files' entries ---- */

@@ -38,7 +38,7 @@ static void *cuda_alloc(struct mt_device *device, enum mt_tag tag, enum mt_space
 {
   struct mt_cuda *cuda = mt_cuda_of(device);
   if (space == MT_HOST)
-    return cuda->host->alloc(tag, bytes);
+    return mt_cuda_host->alloc(tag, bytes);
   void *memory = NULL;
   size_t size = bytes > 0 ? (size_t)bytes : 1;
   cudaError_t error;
@@ -50,10 +50,10 @@ static void *cuda_alloc(struct mt_device *device, enum mt_tag tag, enum mt_space
       error = cudaStreamSynchronize(cuda->lane[MT_DEV_MATH]);
   }
   if (error != cudaSuccess)
-    cuda->host->die(__FILE__, __LINE__, "CUDA device %d: %s: %lld more bytes of %s memory", cuda->ordinal,
-                    cudaGetErrorString(error), (long long)bytes, space == MT_WIRE ? "pinned" : "device");
+    mt_cuda_host->die(__FILE__, __LINE__, "CUDA device %d: %s: %lld more bytes of %s memory", cuda->ordinal,
+                      cudaGetErrorString(error), (long long)bytes, space == MT_WIRE ? "pinned" : "device");
   (*(table *)cuda->allocations)[memory] = given{bytes, tag};
-  cuda->host->account(tag, space, bytes, 1);
+  mt_cuda_host->account(tag, space, bytes, 1);
   return memory;
 }
 
@@ -63,14 +63,14 @@ static void cuda_free(struct mt_device *device, enum mt_space space, void *memor
   if (!memory)
     return;
   if (space == MT_HOST) {
-    cuda->host->free(memory);
+    mt_cuda_host->free(memory);
     return;
   }
   table *all = (table *)cuda->allocations;
   table::iterator it = all->find(memory);
   if (it == all->end())
-    cuda->host->die(__FILE__, __LINE__, "CUDA device %d: freeing memory that is not allocated", cuda->ordinal);
-  cuda->host->account(it->second.tag, space, -it->second.bytes, -1);
+    mt_cuda_host->die(__FILE__, __LINE__, "CUDA device %d: freeing memory that is not allocated", cuda->ordinal);
+  mt_cuda_host->account(it->second.tag, space, -it->second.bytes, -1);
   all->erase(it);
   for (int lane = 0; lane < MT_NDEVLANE; lane++)
     MT_CUDA(cudaStreamSynchronize(cuda->lane[lane]));
@@ -134,10 +134,9 @@ static void cuda_close(struct mt_device *device)
   if (device->host)
     device->host->ops->close(device->host);
   delete (table *)cuda->allocations;
-  const struct mt_cuda_host *host = cuda->host;
-  host->free(ring);
-  host->free(cuda);
-  host->free(device);
+  mt_cuda_host->free(ring);
+  mt_cuda_host->free(cuda);
+  mt_cuda_host->free(device);
 }
 
 static const struct mt_device_ops cuda_ops = {cuda_alloc, cuda_free, cuda_copy, cuda_zero,
@@ -191,7 +190,6 @@ static struct mt_device *cuda_open(const struct mt_cuda_host *host, int ordinal,
   memset(cuda, 0, sizeof *cuda);
   memset(device, 0, sizeof *device);
   memset(ring, 0, sizeof *ring);
-  cuda->host = host;
   cuda->ordinal = ordinal;
   cuda->compute = precision == MT_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   cuda->allocations = new table;

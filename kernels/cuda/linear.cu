@@ -8,30 +8,23 @@
 #include "cuda.cuh"
 #include <limits.h>
 
-enum { COLUMNS = 32, LINES = 8 };
-
 template <typename T> __global__ static void bias_kernel(T *y, const T *b, int64_t rows, int64_t out, int add)
 {
-  MT_FOR_EACH(i, rows * out)
+  MT_FOR_EACH (i, rows * out)
     mt_put_add(y, i, mt_get(b, i % out), add);
 }
 
 /* db += column sums of dy[rows, out] */
 template <typename T> __global__ static void column_kernel(float *db, const T *dy, int64_t rows, int64_t out)
 {
-  MT_SHARED(float, part, LINES * COLUMNS);
-  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-  int64_t o = (int64_t)blockIdx.x * COLUMNS + column;
-  float sum = 0;
-  for (int64_t r = line; r < rows && o < out; r += LINES)
-    sum += mt_get(dy, r * out + o);
-  part[line * COLUMNS + column] = sum;
-  __syncthreads();
-  if (line > 0 || o >= out)
-    return;
-  for (int k = 1; k < LINES; k++)
-    sum += part[k * COLUMNS + column];
-  db[o] += sum;
+  int line = threadIdx.x / MT_COLUMNS;
+  int64_t o = (int64_t)blockIdx.x * MT_COLUMNS + threadIdx.x % MT_COLUMNS;
+  float sum[1] = {};
+  for (int64_t r = line; r < rows && o < out; r += MT_LINES)
+    sum[0] += mt_get(dy, r * out + o);
+  mt_add_lines(sum);
+  if (line == 0 && o < out)
+    db[o] += sum[0];
 }
 
 /* ---- grouped products ---- */
@@ -71,10 +64,10 @@ static cudaDataType_t type_of(enum mt_dtype type)
   return type == MT_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-static int in_int(struct mt_device *device, int64_t value)
+static int in_int(int64_t value)
 {
   if (value > INT_MAX)
-    mt_cuda_of(device)->host->die(__FILE__, __LINE__, "a matrix product of size %lld on one GPU", (long long)value);
+    mt_cuda_host->die(__FILE__, __LINE__, "a matrix product of size %lld on one GPU", (long long)value);
   return (int)value;
 }
 
@@ -100,9 +93,9 @@ static void multiply(struct mt_device *device, const struct mt_linear *l, const 
       int64_t first = l->first[g], rows = l->first[g + 1] - first;
       if (rows == 0)
         continue;
-      m[count] = in_int(device, p->m < 0 ? rows : p->m);
-      n[count] = in_int(device, p->n < 0 ? rows : p->n);
-      k[count] = in_int(device, p->k < 0 ? rows : p->k);
+      m[count] = in_int(p->m < 0 ? rows : p->m);
+      n[count] = in_int(p->n < 0 ? rows : p->n);
+      k[count] = in_int(p->k < 0 ? rows : p->k);
       places.offset[0][count] = (first * p->a_row + g * p->a_group) * size;
       places.offset[1][count] = (first * p->b_row + g * p->b_group) * size;
       places.offset[2][count] = (first * p->c_row + g * p->c_group) * csize;
@@ -157,65 +150,51 @@ static void put_bias(struct mt_device *device, const struct mt_linear *l, void *
   }
 }
 
-static void linear(struct mt_device *device, const struct mt_linear *l, void *y, const void *x, const void *w,
-                   const void *b, int add)
+/* to[rows, m] is, or gets added, from[rows, k] op(w), w[out, in] being the group's. */
+static void multiply_rows(struct mt_device *device, const struct mt_linear *l, void *to, int64_t m, const void *from,
+                          int64_t k, const void *w, cublasOperation_t op, int add)
 {
-  int64_t rows = l->first[l->ngroup];
-  if (rows == 0 || l->out == 0)
-    return;
-  if (b)
-    MT_BY_TYPE(device->ctype, put_bias, device, l, y, b, add);
-  if (l->in == 0) {
-    if (!b && !add)
-      mt_cuda_zero(mt_math(device), y, rows * l->out * mt_dtype_size(device->ctype));
+  if (k == 0) {
+    if (!add)
+      mt_cuda_zero(mt_math(device), to, l->first[l->ngroup] * m * mt_dtype_size(device->ctype));
     return;
   }
   struct product p = {};
-  p.ta = CUBLAS_OP_T;
+  p.ta = op;
   p.tb = CUBLAS_OP_N;
   p.a = w;
-  p.b = x;
-  p.c = y;
+  p.b = from;
+  p.c = to;
   p.type = p.ctype = device->ctype;
-  p.lda = p.ldb = in_int(device, l->in);
-  p.ldc = in_int(device, l->out);
-  p.m = l->out;
+  p.lda = in_int(l->in);
+  p.ldb = in_int(k);
+  p.ldc = in_int(m);
+  p.m = m;
   p.n = -1;
-  p.k = l->in;
+  p.k = k;
   p.a_group = l->wstride;
-  p.b_row = l->in;
-  p.c_row = l->out;
-  p.add = add || b;
+  p.b_row = k;
+  p.c_row = m;
+  p.add = add;
   multiply(device, l, &p);
+}
+
+static void linear(struct mt_device *device, const struct mt_linear *l, void *y, const void *x, const void *w,
+                   const void *b, int add)
+{
+  if (l->first[l->ngroup] == 0 || l->out == 0)
+    return;
+  if (b)
+    MT_BY_TYPE(device->ctype, put_bias, device, l, y, b, add);
+  multiply_rows(device, l, y, l->out, x, l->in, w, CUBLAS_OP_T, add || b);
 }
 
 static void linear_dx(struct mt_device *device, const struct mt_linear *l, void *dx, const void *dy, const void *w,
                       int add)
 {
-  int64_t rows = l->first[l->ngroup];
-  if (rows == 0 || l->in == 0)
+  if (l->first[l->ngroup] == 0 || l->in == 0)
     return;
-  if (l->out == 0) {
-    if (!add)
-      mt_cuda_zero(mt_math(device), dx, rows * l->in * mt_dtype_size(device->ctype));
-    return;
-  }
-  struct product p = {};
-  p.ta = p.tb = CUBLAS_OP_N;
-  p.a = w;
-  p.b = dy;
-  p.c = dx;
-  p.type = p.ctype = device->ctype;
-  p.lda = p.ldc = in_int(device, l->in);
-  p.ldb = in_int(device, l->out);
-  p.m = l->in;
-  p.n = -1;
-  p.k = l->out;
-  p.a_group = l->wstride;
-  p.b_row = l->out;
-  p.c_row = l->in;
-  p.add = add;
-  multiply(device, l, &p);
+  multiply_rows(device, l, dx, l->in, dy, l->out, w, CUBLAS_OP_N, add);
 }
 
 template <typename T> static void put_db(struct mt_device *device, const struct mt_linear *l, float *db, const void *dy)
@@ -223,7 +202,7 @@ template <typename T> static void put_db(struct mt_device *device, const struct 
   for (int g = 0; g < l->ngroup; g++) {
     int64_t rows = l->first[g + 1] - l->first[g];
     if (rows > 0)
-      MT_LAUNCH(column_kernel<T>, (unsigned)mt_divide_up(l->out, COLUMNS), COLUMNS * LINES, 0, mt_math(device),
+      MT_LAUNCH(column_kernel<T>, (unsigned)mt_divide_up(l->out, MT_COLUMNS), MT_COLUMNS * MT_LINES, 0, mt_math(device),
                 db + g * l->bstride, (const T *)dy + l->first[g] * l->out, rows, l->out);
   }
 }
@@ -245,8 +224,8 @@ static void linear_dw(struct mt_device *device, const struct mt_linear *l, float
   p.c = dw;
   p.type = device->ctype;
   p.ctype = MT_F32;
-  p.lda = p.ldc = in_int(device, l->in);
-  p.ldb = in_int(device, l->out);
+  p.lda = p.ldc = in_int(l->in);
+  p.ldb = in_int(l->out);
   p.m = l->in;
   p.n = l->out;
   p.k = -1;

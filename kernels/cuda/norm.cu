@@ -4,8 +4,6 @@
  * every eighth row, then the eight are added in order. */
 #include "cuda.cuh"
 
-enum { COLUMNS = 32, LINES = 8 };
-
 template <typename T>
 __global__ static void norm_kernel(enum mt_norm_kind kind, T *y, float *mean, float *rstd, const T *x, const float *w,
                                    const float *b, int64_t c, float eps)
@@ -17,13 +15,13 @@ __global__ static void norm_kernel(enum mt_norm_kind kind, T *y, float *mean, fl
   if (kind == MT_NORM_LAYER) {
     for (int64_t i = threadIdx.x; i < c; i += blockDim.x)
       mu += mt_get(x, i);
-    mu = mt_block_sum(mu) / (float)c;
+    mu = mt_block_fold(mu, mt_plus{}) / (float)c;
   }
   for (int64_t i = threadIdx.x; i < c; i += blockDim.x) {
     float d = mt_get(x, i) - mu;
     square += d * d;
   }
-  float s = 1.0f / sqrtf(mt_block_sum(square) / (float)c + eps);
+  float s = 1.0f / sqrtf(mt_block_fold(square, mt_plus{}) / (float)c + eps);
   if (threadIdx.x == 0) {
     rstd[r] = s;
     if (kind == MT_NORM_LAYER)
@@ -48,8 +46,8 @@ __global__ static void dx_kernel(enum mt_norm_kind kind, T *dx, int add, const T
     g_sum += g;
     gu_sum += g * ((mt_get(x, i) - mu) * s);
   }
-  g_sum = kind == MT_NORM_LAYER ? mt_block_sum(g_sum) / (float)c : 0.0f;
-  gu_sum = mt_block_sum(gu_sum) / (float)c;
+  g_sum = kind == MT_NORM_LAYER ? mt_block_fold(g_sum, mt_plus{}) / (float)c : 0.0f;
+  gu_sum = mt_block_fold(gu_sum, mt_plus{}) / (float)c;
   for (int64_t i = threadIdx.x; i < c; i += blockDim.x)
     mt_put_add(dx, i, s * (mt_get(dy, i) * w[i] - g_sum - (mt_get(x, i) - mu) * s * gu_sum), add);
 }
@@ -58,27 +56,20 @@ template <typename T>
 __global__ static void dw_kernel(enum mt_norm_kind kind, float *dw, float *db, const T *dy, const T *x,
                                  const float *mean, const float *rstd, int64_t n, int64_t c)
 {
-  MT_SHARED(float, part, LINES * COLUMNS * 2);
-  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-  int64_t i = (int64_t)blockIdx.x * COLUMNS + column;
-  float sum = 0, sum_u = 0;
-  for (int64_t r = line; r < n && i < c; r += LINES) {
+  int line = threadIdx.x / MT_COLUMNS;
+  int64_t i = (int64_t)blockIdx.x * MT_COLUMNS + threadIdx.x % MT_COLUMNS;
+  float sum[2] = {}; /* of db, of dw */
+  for (int64_t r = line; r < n && i < c; r += MT_LINES) {
     float g = mt_get(dy, r * c + i), mu = kind == MT_NORM_LAYER ? mean[r] : 0.0f;
-    sum += g;
-    sum_u += g * ((mt_get(x, r * c + i) - mu) * rstd[r]);
+    sum[0] += g;
+    sum[1] += g * ((mt_get(x, r * c + i) - mu) * rstd[r]);
   }
-  part[(line * COLUMNS + column) * 2] = sum;
-  part[(line * COLUMNS + column) * 2 + 1] = sum_u;
-  __syncthreads();
+  mt_add_lines(sum);
   if (line > 0 || i >= c)
     return;
-  for (int k = 1; k < LINES; k++) {
-    sum += part[(k * COLUMNS + column) * 2];
-    sum_u += part[(k * COLUMNS + column) * 2 + 1];
-  }
-  dw[i] += sum_u;
+  dw[i] += sum[1];
   if (kind == MT_NORM_LAYER)
-    db[i] += sum;
+    db[i] += sum[0];
 }
 
 template <typename T>
@@ -103,8 +94,8 @@ static void back_of(struct mt_device *device, enum mt_norm_kind kind, void *dx, 
 {
   if (n == 0)
     return;
-  MT_LAUNCH(dw_kernel<T>, (unsigned)mt_divide_up(c, COLUMNS), COLUMNS * LINES, 0, mt_math(device), kind, dw, db,
-            (const T *)dy, (const T *)x, mean, rstd, n, c);
+  MT_LAUNCH(dw_kernel<T>, (unsigned)mt_divide_up(c, MT_COLUMNS), MT_COLUMNS * MT_LINES, 0, mt_math(device), kind, dw,
+            db, (const T *)dy, (const T *)x, mean, rstd, n, c);
   MT_LAUNCH(dx_kernel<T>, (unsigned)n, mt_row_threads(c), 0, mt_math(device), kind, (T *)dx, add, (const T *)dy,
             (const T *)x, mean, rstd, w, c);
 }

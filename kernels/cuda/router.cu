@@ -1,11 +1,11 @@
 /* The router: logits, softmax with top-k, their gradients, and the sums of the balance loss.
  *
  * Experts are few and rows many. Logits: a warp takes TOKENS rows and EXPERTS experts at a time, its lanes the columns.
- * Choosing: a warp for a row; the next choice is the largest logit behind the one before in the order (larger, then lower
- * expert), so nothing needs to be remembered, and NaNs, taken as -infinity, still give different experts. */
+ * Choosing: a warp for a row; the next choice is the largest logit behind the one before in the order (larger, then
+ * lower expert), so nothing needs to be remembered, and NaNs, taken as -infinity, still give different experts. */
 #include "cuda.cuh"
 
-enum { TOKENS = 4, EXPERTS = 8, COLUMNS = 32, LINES = 8, WARPS = MT_BLOCK / MT_WARP };
+enum { TOKENS = 4, EXPERTS = 8, WARPS = MT_BLOCK / MT_WARP };
 
 /* ---- logits ---- */
 
@@ -35,7 +35,7 @@ __global__ static void logits_kernel(float *logits, const T *x, const float *w, 
     for (int k = 0; k < TOKENS; k++)
       MT_UNROLL
       for (int e = 0; e < EXPERTS; e++) {
-        float total = mt_warp_sum(sum[k][e]);
+        float total = mt_warp_fold(sum[k][e], mt_plus{});
         if (lane == 0 && t0 + k < n && e0 + e < E)
           logits[(t0 + k) * E + e0 + e] = total;
       }
@@ -60,11 +60,11 @@ __global__ static void logits_dx_kernel(T *dx, const float *dlogits, const float
 template <typename T>
 __global__ static void logits_dw_kernel(float *dw, const float *dlogits, const T *x, int64_t n, int64_t c, int64_t E)
 {
-  MT_SHARED(float, part, LINES * EXPERTS * COLUMNS);
-  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-  int64_t i = (int64_t)blockIdx.x * COLUMNS + column, e0 = (int64_t)blockIdx.y * EXPERTS;
+  MT_SHARED(float, part, MT_LINES *EXPERTS *MT_COLUMNS);
+  int column = threadIdx.x % MT_COLUMNS, line = threadIdx.x / MT_COLUMNS;
+  int64_t i = (int64_t)blockIdx.x * MT_COLUMNS + column, e0 = (int64_t)blockIdx.y * EXPERTS;
   float sum[EXPERTS] = {};
-  for (int64_t t = line; t < n && i < c; t += LINES) {
+  for (int64_t t = line; t < n && i < c; t += MT_LINES) {
     float value = mt_get(x, t * c + i);
     MT_UNROLL
     for (int e = 0; e < EXPERTS; e++)
@@ -72,22 +72,23 @@ __global__ static void logits_dw_kernel(float *dw, const float *dlogits, const T
   }
   MT_UNROLL
   for (int e = 0; e < EXPERTS; e++)
-    part[(line * EXPERTS + e) * COLUMNS + column] = sum[e];
+    part[(line * EXPERTS + e) * MT_COLUMNS + column] = sum[e];
   __syncthreads();
   /* As many lines as experts: line e adds expert e's. */
-  float total = part[line * COLUMNS + column];
-  for (int k = 1; k < LINES; k++)
-    total += part[(k * EXPERTS + line) * COLUMNS + column];
+  float total = part[line * MT_COLUMNS + column];
+  for (int k = 1; k < MT_LINES; k++)
+    total += part[(k * EXPERTS + line) * MT_COLUMNS + column];
   if (i < c && e0 + line < E)
     dw[(e0 + line) * c + i] += total;
 }
 
 template <typename T>
-static void logits_of(struct mt_device *device, float *logits, const void *x, const float *w, int64_t n, int64_t c, int64_t E)
+static void logits_of(struct mt_device *device, float *logits, const void *x, const float *w, int64_t n, int64_t c,
+                      int64_t E)
 {
   if (n > 0 && E > 0)
-    MT_LAUNCH(logits_kernel<T>, (unsigned)mt_divide_up(n, TOKENS * WARPS), MT_BLOCK, 0, mt_math(device), logits, (const T *)x,
-              w, n, c, E);
+    MT_LAUNCH(logits_kernel<T>, (unsigned)mt_divide_up(n, TOKENS * WARPS), MT_BLOCK, 0, mt_math(device), logits,
+              (const T *)x, w, n, c, E);
 }
 
 static void gate_logits(struct mt_device *device, float *logits, const void *x, const float *w, int64_t n, int64_t c,
@@ -100,12 +101,12 @@ template <typename T>
 static void logits_back_of(struct mt_device *device, void *dx, float *dw, const float *dlogits, const void *x,
                            const float *w, int64_t n, int64_t c, int64_t E)
 {
-  static_assert(LINES == EXPERTS, "a line for an expert");
+  static_assert((int)MT_LINES == (int)EXPERTS, "a line for an expert");
   if (n == 0 || c == 0 || E == 0)
     return;
   MT_LAUNCH(logits_dx_kernel<T>, (unsigned)n, mt_row_threads(c), 0, mt_math(device), (T *)dx, dlogits, w, c, E);
-  MT_LAUNCH(logits_dw_kernel<T>, dim3((unsigned)mt_divide_up(c, COLUMNS), (unsigned)mt_divide_up(E, EXPERTS)),
-            COLUMNS * LINES, 0, mt_math(device), dw, dlogits, (const T *)x, n, c, E);
+  MT_LAUNCH(logits_dw_kernel<T>, dim3((unsigned)mt_divide_up(c, MT_COLUMNS), (unsigned)mt_divide_up(E, EXPERTS)),
+            MT_COLUMNS * MT_LINES, 0, mt_math(device), dw, dlogits, (const T *)x, n, c, E);
 }
 
 static void gate_logits_back(struct mt_device *device, void *dx, float *dw, const float *dlogits, const void *x,
@@ -158,10 +159,10 @@ __global__ static void topk_kernel(float *p, float *lse, int32_t *expert, float 
   float top = -INFINITY, sum = 0;
   for (int64_t e = lane; e < E; e += MT_WARP)
     top = fmaxf(top, l[e]);
-  top = mt_warp_max(top);
+  top = mt_warp_fold(top, mt_larger{});
   for (int64_t e = lane; e < E; e += MT_WARP)
     sum += expf(l[e] - top);
-  sum = mt_warp_sum(sum);
+  sum = mt_warp_fold(sum, mt_plus{});
   if (lane == 0)
     lse[t] = top + logf(sum);
   for (int64_t e = lane; e < E; e += MT_WARP)
@@ -187,8 +188,8 @@ __global__ static void topk_kernel(float *p, float *lse, int32_t *expert, float 
 }
 
 __global__ static void topk_back_kernel(float *dlogits, const float *dweight, const float *p, const float *lse,
-                                        const int32_t *expert, const float *weight, const float *aux, float z, int64_t n,
-                                        int64_t T, int64_t E, int64_t K)
+                                        const int32_t *expert, const float *weight, const float *aux, float z,
+                                        int64_t n, int64_t T, int64_t E, int64_t K)
 {
   int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / MT_WARP;
   int lane = threadIdx.x % MT_WARP;
@@ -204,7 +205,7 @@ __global__ static void topk_back_kernel(float *dlogits, const float *dweight, co
     mean_w += weight[k] * dweight[k];
   for (int64_t e = lane; e < E; e += MT_WARP)
     mean_a += p[e] * a[e];
-  float rest = 2.0f * z * lse[t] - mt_warp_sum(mean_a);
+  float rest = 2.0f * z * lse[t] - mt_warp_fold(mean_a, mt_plus{});
   for (int64_t e = lane; e < E; e += MT_WARP) {
     float d = p[e] * (a[e] + rest);
     for (int64_t k = 0; k < K; k++)
@@ -218,19 +219,14 @@ __global__ static void topk_back_kernel(float *dlogits, const float *dweight, co
 
 __global__ static void sums_kernel(double *psum, const float *p, int64_t T, int64_t E)
 {
-  MT_SHARED(double, part, LINES * COLUMNS);
-  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-  int64_t b = blockIdx.x, e = (int64_t)blockIdx.y * COLUMNS + column;
-  double sum = 0;
-  for (int64_t t = line; t < T && e < E; t += LINES)
-    sum += p[(b * T + t) * E + e];
-  part[line * COLUMNS + column] = sum;
-  __syncthreads();
-  if (line > 0 || e >= E)
-    return;
-  for (int k = 1; k < LINES; k++)
-    sum += part[k * COLUMNS + column];
-  psum[b * E + e] = sum;
+  int line = threadIdx.x / MT_COLUMNS;
+  int64_t b = blockIdx.x, e = (int64_t)blockIdx.y * MT_COLUMNS + threadIdx.x % MT_COLUMNS;
+  double sum[1] = {};
+  for (int64_t t = line; t < T && e < E; t += MT_LINES)
+    sum[0] += p[(b * T + t) * E + e];
+  mt_add_lines(sum);
+  if (line == 0 && e < E)
+    psum[b * E + e] = sum[0];
 }
 
 __global__ static void squares_kernel(double *zsum, const float *lse, int64_t T)
@@ -239,26 +235,26 @@ __global__ static void squares_kernel(double *zsum, const float *lse, int64_t T)
   double sum = 0;
   for (int64_t t = threadIdx.x; t < T; t += blockDim.x)
     sum += (double)lse[b * T + t] * lse[b * T + t];
-  sum = mt_block_sum(sum);
+  sum = mt_block_fold(sum, mt_plus{});
   if (threadIdx.x == 0)
     zsum[b] = sum;
 }
 
-static void gate_topk(struct mt_device *device, float *p, float *lse, int32_t *expert, float *weight, const float *logits,
-                      int64_t n, int64_t E, int64_t K, int balanced)
+static void gate_topk(struct mt_device *device, float *p, float *lse, int32_t *expert, float *weight,
+                      const float *logits, int64_t n, int64_t E, int64_t K, int balanced)
 {
   if (n > 0)
-    MT_LAUNCH(topk_kernel, (unsigned)mt_divide_up(n, WARPS), MT_BLOCK, 0, mt_math(device), p, lse, expert, weight, logits, n,
-              E, K, balanced);
+    MT_LAUNCH(topk_kernel, (unsigned)mt_divide_up(n, WARPS), MT_BLOCK, 0, mt_math(device), p, lse, expert, weight,
+              logits, n, E, K, balanced);
 }
 
-static void gate_topk_back(struct mt_device *device, float *dlogits, const float *dweight, const float *p, const float *lse,
-                           const int32_t *expert, const float *weight, const float *aux, float z, int64_t n, int64_t T,
-                           int64_t E, int64_t K)
+static void gate_topk_back(struct mt_device *device, float *dlogits, const float *dweight, const float *p,
+                           const float *lse, const int32_t *expert, const float *weight, const float *aux, float z,
+                           int64_t n, int64_t T, int64_t E, int64_t K)
 {
   if (n > 0)
-    MT_LAUNCH(topk_back_kernel, (unsigned)mt_divide_up(n, WARPS), MT_BLOCK, 0, mt_math(device), dlogits, dweight, p, lse,
-              expert, weight, aux, z, n, T, E, K);
+    MT_LAUNCH(topk_back_kernel, (unsigned)mt_divide_up(n, WARPS), MT_BLOCK, 0, mt_math(device), dlogits, dweight, p,
+              lse, expert, weight, aux, z, n, T, E, K);
 }
 
 static void gate_sums(struct mt_device *device, double *psum, double *zsum, const float *p, const float *lse, int64_t B,
@@ -267,8 +263,8 @@ static void gate_sums(struct mt_device *device, double *psum, double *zsum, cons
   if (B == 0)
     return;
   if (E > 0)
-    MT_LAUNCH(sums_kernel, dim3((unsigned)B, (unsigned)mt_divide_up(E, COLUMNS)), COLUMNS * LINES, 0, mt_math(device), psum,
-              p, T, E);
+    MT_LAUNCH(sums_kernel, dim3((unsigned)B, (unsigned)mt_divide_up(E, MT_COLUMNS)), MT_COLUMNS * MT_LINES, 0,
+              mt_math(device), psum, p, T, E);
   MT_LAUNCH(squares_kernel, (unsigned)B, MT_BLOCK, 0, mt_math(device), zsum, lse, T);
 }
 

@@ -141,7 +141,7 @@ __global__ static void gather_kernel(To *to, const From *from, const int32_t *in
 template <typename To, typename From>
 __global__ static void pick_kernel(To *to, const From *from, const int32_t *index, int64_t rows)
 {
-  MT_FOR_EACH(r, rows)
+  MT_FOR_EACH (r, rows)
     mt_put(to, r, mt_get(from, index[r]));
 }
 
@@ -162,14 +162,7 @@ static void gather_of(struct mt_device *device, void *to, const void *from, cons
 static void gather(struct mt_device *device, void *to, enum mt_dtype to_type, const void *from, enum mt_dtype from_type,
                    const int32_t *index, int64_t rows, int64_t width)
 {
-  if (to_type == MT_F32 && from_type == MT_F32)
-    gather_of<float, float>(device, to, from, index, rows, width);
-  else if (to_type == MT_F32)
-    gather_of<float, mt_bf16>(device, to, from, index, rows, width);
-  else if (from_type == MT_F32)
-    gather_of<mt_bf16, float>(device, to, from, index, rows, width);
-  else
-    gather_of<mt_bf16, mt_bf16>(device, to, from, index, rows, width);
+  MT_BY_TYPES(to_type, from_type, gather_of, device, to, from, index, rows, width);
 }
 
 template <typename T, typename R>
@@ -203,7 +196,7 @@ __global__ static void combine_back_kernel(R *drow, float *dweight, const T *dy,
       mt_put(drow, at + j, w * d);
     }
     if (dweight) { /* the same for all threads */
-      dot = mt_block_sum(dot);
+      dot = mt_block_fold(dot, mt_plus{});
       if (threadIdx.x == 0)
         dweight[i] = dot;
     }
@@ -222,14 +215,7 @@ static void combine_of(struct mt_device *device, void *y, int add, const void *r
 static void combine(struct mt_device *device, void *y, int add, const void *row, enum mt_dtype row_type,
                     const int32_t *first, const int32_t *place, const float *weight, int64_t n, int64_t width)
 {
-  if (device->ctype == MT_F32 && row_type == MT_F32)
-    combine_of<float, float>(device, y, add, row, first, place, weight, n, width);
-  else if (device->ctype == MT_F32)
-    combine_of<float, mt_bf16>(device, y, add, row, first, place, weight, n, width);
-  else if (row_type == MT_F32)
-    combine_of<mt_bf16, float>(device, y, add, row, first, place, weight, n, width);
-  else
-    combine_of<mt_bf16, mt_bf16>(device, y, add, row, first, place, weight, n, width);
+  MT_BY_TYPES(device->ctype, row_type, combine_of, device, y, add, row, first, place, weight, n, width);
 }
 
 template <typename T, typename R>
@@ -245,14 +231,7 @@ static void combine_back(struct mt_device *device, void *drow, float *dweight, c
                          enum mt_dtype row_type, const int32_t *first, const int32_t *place, const float *weight,
                          int64_t n, int64_t width)
 {
-  if (device->ctype == MT_F32 && row_type == MT_F32)
-    combine_back_of<float, float>(device, drow, dweight, dy, row, first, place, weight, n, width);
-  else if (device->ctype == MT_F32)
-    combine_back_of<float, mt_bf16>(device, drow, dweight, dy, row, first, place, weight, n, width);
-  else if (row_type == MT_F32)
-    combine_back_of<mt_bf16, float>(device, drow, dweight, dy, row, first, place, weight, n, width);
-  else
-    combine_back_of<mt_bf16, mt_bf16>(device, drow, dweight, dy, row, first, place, weight, n, width);
+  MT_BY_TYPES(device->ctype, row_type, combine_back_of, device, drow, dweight, dy, row, first, place, weight, n, width);
 }
 
 void mt_cuda_rows(struct mt_kernels *kernels)

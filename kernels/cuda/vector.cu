@@ -23,10 +23,10 @@ __global__ static void cross_entropy_kernel(float *loss, T *logits, const int32_
   float top = -INFINITY, sum = 0;
   for (int64_t v = threadIdx.x; v < V; v += blockDim.x)
     top = fmaxf(top, mt_get(logits, v));
-  top = mt_block_max(top);
+  top = mt_block_fold(top, mt_larger{});
   for (int64_t v = threadIdx.x; v < V; v += blockDim.x)
     sum += expf(mt_get(logits, v) - top);
-  sum = mt_block_sum(sum);
+  sum = mt_block_fold(sum, mt_plus{});
   int64_t wanted = target[r];
   if (threadIdx.x == 0)
     loss[r] = logf(sum) + (top - mt_get(logits, wanted));
@@ -54,7 +54,7 @@ static void cross_entropy(struct mt_device *device, float *loss, void *logits, c
 
 template <typename T> __global__ static void add_kernel(T *y, const T *x, int64_t n)
 {
-  MT_FOR_EACH(i, n)
+  MT_FOR_EACH (i, n)
     mt_put_add(y, i, mt_get(x, i), 1);
 }
 
@@ -76,7 +76,7 @@ static void add_act(struct mt_device *device, void *y, const void *x, int64_t n)
 
 template <typename To, typename From> __global__ static void convert_kernel(To *to, const From *from, int64_t n)
 {
-  MT_FOR_EACH(i, n)
+  MT_FOR_EACH (i, n)
     mt_put(to, i, mt_get(from, i));
 }
 
@@ -90,19 +90,12 @@ static void convert_of(struct mt_device *device, void *to, const void *from, int
 static void convert(struct mt_device *device, void *to, enum mt_dtype to_type, const void *from,
                     enum mt_dtype from_type, int64_t n)
 {
-  if (to_type == MT_F32 && from_type == MT_F32)
-    convert_of<float, float>(device, to, from, n);
-  else if (to_type == MT_F32)
-    convert_of<float, mt_bf16>(device, to, from, n);
-  else if (from_type == MT_F32)
-    convert_of<mt_bf16, float>(device, to, from, n);
-  else
-    convert_of<mt_bf16, mt_bf16>(device, to, from, n);
+  MT_BY_TYPES(to_type, from_type, convert_of, device, to, from, n);
 }
 
 __global__ static void zero_kernel(char *to, int64_t head, int64_t words, int64_t bytes)
 {
-  MT_FOR_EACH(i, words)
+  MT_FOR_EACH (i, words)
     ((uint4 *)(to + head))[i] = make_uint4(0, 0, 0, 0);
   if (blockIdx.x > 0)
     return;
@@ -127,9 +120,9 @@ void mt_cuda_zero(cudaStream_t stream, void *to, int64_t bytes)
 __global__ static void squares_kernel(double *partial, const float *x, int64_t n)
 {
   double sum = 0;
-  MT_FOR_EACH(i, n)
+  MT_FOR_EACH (i, n)
     sum += (double)x[i] * x[i];
-  sum = mt_block_sum(sum);
+  sum = mt_block_fold(sum, mt_plus{});
   if (threadIdx.x == 0)
     partial[blockIdx.x] = sum;
 }
@@ -139,7 +132,7 @@ __global__ static void total_kernel(double *total, const double *partial, int n)
   double sum = 0;
   for (int i = threadIdx.x; i < n; i += blockDim.x)
     sum += partial[i];
-  sum = mt_block_sum(sum);
+  sum = mt_block_fold(sum, mt_plus{});
   if (threadIdx.x == 0)
     *total = sum;
 }
@@ -162,8 +155,7 @@ static void sum_squares(struct mt_device *device, double *sum, const float *x, i
 
 __global__ static void adamw_kernel(float *w, float *m, float *v, const float *grad, int64_t n, struct mt_adamw a)
 {
-  MT_FOR_EACH(i, n)
-    {
+  MT_FOR_EACH (i, n) {
     float g = grad[i] * a.grad_scale;
     float first = a.beta1 * m[i] + (1.0f - a.beta1) * g, second = a.beta2 * v[i] + (1.0f - a.beta2) * g * g;
     m[i] = first;

@@ -44,7 +44,6 @@ void __syncthreads();
 int __syncthreads_or(int value);
 void __syncwarp(unsigned mask = 0xffffffffu);
 unsigned __ballot_sync(unsigned mask, int predicate);
-int __any_sync(unsigned mask, int predicate);
 
 enum { EMULATED_LANE_BYTES = 64 };
 /* Every lane leaves `bytes` and gets a view of what all lanes left: 32 times EMULATED_LANE_BYTES, valid until its next
@@ -52,25 +51,12 @@ enum { EMULATED_LANE_BYTES = 64 };
 const char *emulated_warp_exchange(unsigned mask, const void *mine, int bytes, void (*last)(char *lanes) = nullptr);
 int emulated_lane();
 
-template <typename T> T emulated_shuffle(unsigned mask, T value, int lane)
-{
-  T result;
-  memcpy(&result, emulated_warp_exchange(mask, &value, sizeof value) + (lane & 31) * EMULATED_LANE_BYTES,
-         sizeof result);
-  return result;
-}
-template <typename T> T __shfl_sync(unsigned mask, T value, int lane)
-{
-  return emulated_shuffle(mask, value, lane);
-}
 template <typename T> T __shfl_xor_sync(unsigned mask, T value, int bits)
 {
-  return emulated_shuffle(mask, value, emulated_lane() ^ bits);
-}
-template <typename T> T __shfl_down_sync(unsigned mask, T value, int by)
-{
-  int lane = emulated_lane() + by;
-  return emulated_shuffle(mask, value, lane < 32 ? lane : emulated_lane());
+  T result;
+  const char *all = emulated_warp_exchange(mask, &value, sizeof value);
+  memcpy(&result, all + (emulated_lane() ^ bits) * EMULATED_LANE_BYTES, sizeof result);
+  return result;
 }
 static inline int __popc(unsigned value)
 {
@@ -95,17 +81,14 @@ struct cudaDeviceProp {
   struct {
     char bytes[16];
   } uuid;
-  int major, minor, multiProcessorCount;
   size_t totalGlobalMem;
 };
 
 const char *cudaGetErrorString(cudaError_t);
-cudaError_t cudaGetLastError();
 cudaError_t cudaGetDeviceCount(int *);
 cudaError_t cudaSetDevice(int);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *, int);
 cudaError_t cudaDeviceGetPCIBusId(char *, int, int);
-cudaError_t cudaMemGetInfo(size_t *, size_t *);
 cudaError_t cudaMallocAsync(void **, size_t, cudaStream_t);
 cudaError_t cudaFreeAsync(void *, cudaStream_t);
 cudaError_t cudaHostAlloc(void **, size_t, unsigned);

@@ -109,7 +109,7 @@ static void entry()
 }
 
 /* All threads of the block, ended ones included: a GPU may or may not count those, so no kernel may need it. */
-static void barrier()
+void __syncthreads()
 {
   if (++waiting < nthread) {
     leave(AT_BARRIER);
@@ -121,11 +121,6 @@ static void barrier()
       thread[i].state = READY;
 }
 
-void __syncthreads()
-{
-  barrier();
-}
-
 int __syncthreads_or(int value)
 {
   votes |= value != 0;
@@ -133,9 +128,9 @@ int __syncthreads_or(int value)
     vote_result = votes;
     votes = 0;
   }
-  barrier();
+  __syncthreads();
   int result = vote_result;
-  barrier(); /* nobody votes again before all have read */
+  __syncthreads(); /* nobody votes again before all have read */
   return result;
 }
 
@@ -180,11 +175,6 @@ unsigned __ballot_sync(unsigned mask, int predicate)
   for (int i = 0; i < 32; i++)
     result |= (unsigned)all[i * EMULATED_LANE_BYTES] << i;
   return result;
-}
-
-int __any_sync(unsigned mask, int predicate)
-{
-  return __ballot_sync(mask, predicate) != 0;
 }
 
 /* ---- shared memory ---- */
