@@ -191,11 +191,11 @@ template <typename V, int K> __device__ __forceinline__ void mt_add_lines(V (&su
   MT_SHARED(V, part, MT_LINES * K * MT_COLUMNS);
   int column = threadIdx.x % MT_COLUMNS, line = threadIdx.x / MT_COLUMNS;
   for (int k = 0; k < K; k++)
-    part[(line * K + k) * MT_COLUMNS + column] = sum[k];
+    part[(line * MT_COLUMNS + column) * K + k] = sum[k];
   __syncthreads();
   for (int l = 1; l < MT_LINES && line == 0; l++)
     for (int k = 0; k < K; k++)
-      sum[k] += part[(l * K + k) * MT_COLUMNS + column];
+      sum[k] += part[(l * MT_COLUMNS + column) * K + k];
 }
 
 /* ---- the files' entries ---- */
