@@ -408,6 +408,11 @@ static int names_device(const struct mt_override *override)
   return 0;
 }
 
+static char *print_config(const struct mt_config *config, unsigned commands)
+{
+  return commands & MT_CMD_BENCH ? mt_config_print_sections(config, commands) : mt_config_print(config);
+}
+
 /* The text of rank 0's configuration for the other ranks: as it would be without its own device. */
 static char *text_for_others(const struct arguments *a, unsigned commands, const char *text)
 {
@@ -419,7 +424,7 @@ static char *text_for_others(const struct arguments *a, unsigned commands, const
   struct mt_config config;
   char *others = NULL;
   if (n < a->noverride && mt_config_read(a->argument, rest, n, commands, &config) == MT_OK) {
-    others = commands & MT_CMD_BENCH ? mt_config_print_sections(&config, commands) : mt_config_print(&config);
+    others = print_config(&config, commands);
     mt_config_free(&config);
   }
   mt_free(rest);
@@ -435,20 +440,44 @@ static enum mt_status take_own_device(const struct arguments *a, struct mt_confi
   return MT_OK;
 }
 
+/* Rank 0's settings hold for all; a rank that is given another one, not of its device, would train with what its line does
+ * not say. The first such rank says so. Collective, agreed. */
+static enum mt_status check_alike(struct mt_comm *comm, const struct arguments *a)
+{
+  struct mt_text_buffer given = {0};
+  for (int i = 0; i < a->noverride && comm->rank == 0; i++)
+    mt_text_add(&given, "\n%s\n", a->overrides[i].text);
+  char *all = mt_bcast_text(comm, given.text ? given.text : "", 0);
+  const char *other = NULL;
+  for (int i = 0; i < a->noverride && !other; i++) {
+    char *line = mt_format("\n%s\n", a->overrides[i].text);
+    if (!names_device(&a->overrides[i]) && !strstr(all, line))
+      other = a->overrides[i].text;
+    mt_free(line);
+  }
+  int64_t first = other ? comm->size - comm->rank : 0; /* the largest is of the lowest rank */
+  const int64_t mine = first;
+  mt_max_int(comm, &first, 1);
+  if (other && mine == first)
+    mt_error("--set %s: rank 0, whose settings hold for all, was not given this; behind mpirun's ':' expected parallel.device "
+             "or parallel.precision", other);
+  mt_free(all);
+  mt_free(given.text);
+  return first ? MT_USAGE : MT_OK;
+}
+
 /* The configuration on all ranks, from rank 0's reading of it. Collective. */
 static enum mt_status read_config(struct mt_comm *comm, const struct arguments *a, struct mt_config *config)
 {
+  const unsigned commands = a->bench ? a->bench->commands : a->command->bit;
   enum mt_status status = MT_OK;
   char *text = NULL;
-  if (comm->rank == 0) {
-    unsigned commands = a->bench ? a->bench->commands : a->command->bit;
-    status = mt_config_read(a->argument, a->overrides, a->noverride, commands, config);
-    text = status                    ? NULL
-           : commands & MT_CMD_BENCH ? mt_config_print_sections(config, commands)
-                                     : mt_config_print(config);
-  }
+  if (comm->rank == 0 && (status = mt_config_read(a->argument, a->overrides, a->noverride, commands, config)) == MT_OK)
+    text = print_config(config, commands);
   status = mt_agree(comm, status);
-  char *others = status || comm->rank ? NULL : text_for_others(a, a->bench ? a->bench->commands : a->command->bit, text);
+  if (!status && (status = check_alike(comm, a)) && comm->rank == 0)
+    mt_config_free(config);
+  char *others = status || comm->rank ? NULL : text_for_others(a, commands, text);
   char *shared = status ? NULL : mt_bcast_text(comm, others, 0);
   mt_free(others);
   if (!status && comm->rank != 0) {

@@ -87,6 +87,10 @@ for case in 'MOTLEY_TRAIN_STEPPS=3|environment MOTLEY_TRAIN_STEPPS: unknown name
   unset "$variable"
 done
 
+say "ranks that are given other settings than rank 0"
+bad 2 2 "--set train.lr=1: rank 0, whose settings hold for all, was not given this" train c.ini --set log.dir=z : -np 2 "$motley" \
+  train c.ini --set log.dir=z --set train.lr=1
+
 say "slots"
 bad 2 3 "parallel.slots: found .*1.*, expected at least .*5" train c.ini --set parallel.slots=1
 bad 2 3 "parallel.slots: found .*3,3.*, expected one number, or 3 numbers" train c.ini --set parallel.slots=3,3
