@@ -7,8 +7,10 @@
 #include "checkpoint.h"
 #include "checkpoint_file.h"
 #include "checkpoint_folder.h"
+#include "checkpoint_keep.h"
 #include "checkpoint_piece.h"
 #include "base/crc32c.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include <errno.h>
@@ -17,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Ends a part: takes each rank's reason (or NULL), lets the lowest rank that has one say it (as a warning where the caller
@@ -171,10 +174,25 @@ static void describe_blocks(const struct mt_checkpoint *checkpoint, struct save 
   }
 }
 
+/* NULL, or why there is no folder; *error, if not NULL, gets the cause. */
+static char *make_folder(const char *dir, int *error)
+{
+  char *failed, *reason = NULL;
+  int cause = mt_folder_make(dir, &failed);
+  if (cause == ENOTDIR)
+    reason = mt_format("%s is a file; expected a folder", failed);
+  else if (cause)
+    reason = mt_format("the folder %s cannot be made: %s", failed, strerror(cause));
+  mt_free(failed);
+  if (error)
+    *error = cause;
+  return reason;
+}
+
 /* The temporary file with everything but the data, and room for that. */
 static char *begin_save(const char *dir, const struct mt_checkpoint *checkpoint, struct save *save)
 {
-  char *reason = mt_checkpoint_folder_make(dir);
+  char *reason = make_folder(dir, NULL);
   if (reason)
     return reason;
   mt_checkpoint_folder_clean(dir);
@@ -225,32 +243,6 @@ static char *finish_save(const char *dir, struct save *save)
   return mt_checkpoint_folder_sync(dir);
 }
 
-/* Removes the complete checkpoints beyond the newest `keep`; the one just written counts first, whatever its
- * number. What is not a complete checkpoint is not ours to remove. */
-static void remove_older(const char *dir, int keep, int64_t just_written)
-{
-  int64_t *step;
-  int n, kept = 1;
-  char *reason = mt_checkpoint_folder_list(dir, &step, &n);
-  for (int i = 0; i < n && keep > 0 && !reason; i++) {
-    if (step[i] == just_written)
-      continue;
-    struct mt_checkpoint_file file;
-    char *path = mt_checkpoint_path(dir, step[i]), *bad = mt_checkpoint_file_read(path, &file);
-    if (!bad) {
-      mt_checkpoint_file_free(&file);
-      if (++kept > keep && unlink(path) != 0)
-        mt_warn("checkpoint %s cannot be removed: %s", path, strerror(errno));
-    }
-    mt_free(bad);
-    mt_free(path);
-  }
-  if (reason)
-    mt_warn("checkpoints %s: %s; none is removed", dir, reason);
-  mt_free(reason);
-  mt_free(step);
-}
-
 static void end_save(struct mt_comm *comm, struct save *save, int failed)
 {
   if (failed && comm->rank == 0 && save->fd >= 0)
@@ -282,12 +274,13 @@ static char *write_data(struct mt_comm *comm, const struct mt_checkpoint *checkp
 enum mt_status mt_checkpoint_prepare(struct mt_comm *comm, const char *dir)
 {
   char *reason = NULL;
+  int error = 0;
   if (comm->rank == 0) {
-    reason = mt_checkpoint_folder_make(dir);
+    reason = make_folder(dir, &error);
     if (!reason && access(dir, W_OK | X_OK) != 0)
       reason = mt_format("the folder cannot be written: %s", strerror(errno));
   }
-  return settle(comm, MT_FAILED, dir, reason);
+  return mt_agree(comm, settle(comm, error == ENOTDIR ? MT_USAGE : MT_FAILED, dir, reason));
 }
 
 enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int keep,
@@ -326,7 +319,7 @@ enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int kee
   }
   end_save(comm, &save, status != MT_OK);
   if (status == MT_OK && comm->rank == 0)
-    remove_older(dir, keep, checkpoint->step);
+    mt_checkpoint_keep(dir, keep, checkpoint->step);
   return status;
 }
 
@@ -343,15 +336,11 @@ static char *find_newest(const char *dir, int64_t *before, char **reason)
     if (step[i] >= *before)
       continue;
     struct mt_checkpoint_file file;
-    char *bad = mt_checkpoint_file_read(found = mt_checkpoint_path(dir, step[i]), &file);
+    char *bad = mt_checkpoint_listed_read(found = mt_checkpoint_path(dir, step[i]), step[i], &file);
     if (!bad) {
-      int64_t stored = file.step;
       mt_checkpoint_file_free(&file);
-      if (stored == step[i]) {
-        *before = step[i];
-        break;
-      }
-      bad = mt_format("its name says step %lld, it holds step %lld", (long long)step[i], (long long)stored);
+      *before = step[i];
+      break;
     }
     mt_warn("checkpoint %s is skipped: %s", found, bad);
     mt_free(bad);
@@ -368,7 +357,10 @@ static char *find_newest(const char *dir, int64_t *before, char **reason)
 enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, int64_t *before, char **path)
 {
   char *reason = NULL, *found = comm->rank == 0 ? find_newest(dir, before, &reason) : NULL;
-  enum mt_status status = settle(comm, MT_CORRUPT, dir, reason);
+  struct stat info;
+  int64_t file = reason && stat(dir, &info) == 0 && !S_ISDIR(info.st_mode);
+  mt_bcast(comm, &file, sizeof file, 0);
+  enum mt_status status = settle(comm, file ? MT_USAGE : MT_CORRUPT, dir, reason);
   *path = status == MT_OK ? mt_bcast_text(comm, found, 0) : NULL;
   mt_bcast(comm, before, sizeof *before, 0);
   mt_free(found);

@@ -45,11 +45,11 @@ struct mt_checkpoint {
 };
 
 /* Makes dir (and its parents) if needed and sees whether a file could be made in it, so that a run knows before its first
- * step. Collective, agreed, said once: MT_FAILED. */
+ * step. Collective, agreed, said once: MT_USAGE where a file is in its place, else MT_FAILED. */
 enum mt_status mt_checkpoint_prepare(struct mt_comm *comm, const char *dir);
 /* Saves into dir (made if needed, with its parents), keeps the newest `keep` complete files (0 = all; the one
- * just written counts as the newest, whatever its step), replaces a file of the same step. *bytes gets the
- * file's size. Collective. A failure (full disk, no permission, a file where the folder should be) is said
+ * just written counts as the newest, whatever its step; a damaged one neither counts nor is removed), replaces a file of the
+ * same step. *bytes gets the file's size. Collective. A failure (full disk, no permission, a file where the folder should be) is said
  * once, agreed, and leaves older checkpoints and no temporary file behind: MT_FAILED. */
 enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int keep,
                                   const struct mt_checkpoint *checkpoint, int64_t *bytes);
@@ -57,7 +57,7 @@ enum mt_status mt_checkpoint_save(struct mt_comm *comm, const char *dir, int kee
  * another call goes on to older ones: its path (caller frees), or NULL if dir holds no file step-*.h5. Files that are
  * skipped (incomplete, foreign, truncated) are named once with the reason. Decided by rank 0, told to all.
  * Collective. Agreed MT_CORRUPT, said once: there are files of checkpoints, but none can be used (a run must not start
- * anew without a word where it should have gone on); a folder that exists but cannot be read, or is a file. */
+ * anew without a word where it should have gone on); a folder that exists but cannot be read. MT_USAGE: it is a file. */
 enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, int64_t *before, char **path);
 /* The largest step that a file's name in dir claims, usable or not; -1: none. Collective. */
 int64_t mt_checkpoint_last(struct mt_comm *comm, const char *dir);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 char *mt_checkpoint_path(const char *dir, int64_t step)
@@ -19,32 +18,6 @@ char *mt_checkpoint_path(const char *dir, int64_t step)
 char *mt_checkpoint_temporary(const char *dir, int64_t step)
 {
   return mt_format("%s/.step-%08lld.h5.tmp", dir, (long long)step);
-}
-
-char *mt_checkpoint_folder_make(const char *dir)
-{
-  if (!*dir)
-    return mt_strdup("the folder's name is empty");
-  char *path = mt_strdup(dir), *reason = NULL;
-  for (char *slash = path; slash && !reason;) {
-    slash = strchr(slash + 1, '/');
-    if (slash)
-      *slash = '\0';
-    if (*path && mkdir(path, 0777) != 0 && errno != EEXIST && errno != EISDIR) {
-      /* A parent that exists on a read-only file system may answer EROFS rather than EEXIST. */
-      int error = errno;
-      struct stat is;
-      if (stat(path, &is) != 0)
-        reason = mt_format("the folder %s cannot be made: %s", path, strerror(error));
-    }
-    struct stat is;
-    if (*path && !reason && stat(path, &is) == 0 && !S_ISDIR(is.st_mode))
-      reason = mt_format("%s is a file; expected a folder", path);
-    if (slash)
-      *slash = '/';
-  }
-  mt_free(path);
-  return reason;
 }
 
 /* step-DIGITS.h5 with at least 8 digits (and no more than a number can hold), or -1. */

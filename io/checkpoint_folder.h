@@ -11,8 +11,6 @@
 /* dir/step-%08d.h5 and dir/.step-%08d.h5.tmp; the caller frees. */
 char *mt_checkpoint_path(const char *dir, int64_t step);
 char *mt_checkpoint_temporary(const char *dir, int64_t step);
-/* Makes dir and its parents. */
-char *mt_checkpoint_folder_make(const char *dir);
 /* The steps of the files step-*.h5, the largest first: *step is [*n], freed by the caller. A folder that does
  * not exist is empty. */
 char *mt_checkpoint_folder_list(const char *dir, int64_t **step, int *n);

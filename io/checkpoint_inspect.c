@@ -3,15 +3,13 @@
 #include "checkpoint.h"
 #include "checkpoint_file.h"
 #include "checkpoint_folder.h"
-#include "checkpoint_piece.h"
+#include "checkpoint_keep.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 static void date_of(const char *path, char text[32])
 {
@@ -35,43 +33,6 @@ static char *size_of(int64_t bytes)
   return mt_format("%.1f %s", value, unit[i]);
 }
 
-/* Reads every dataset; NULL if all checksums are right, else what is wrong first. One line a dataset if
- * `list`. */
-static char *verify(const char *path, const struct mt_checkpoint_file *file, int list)
-{
-  int fd = open(path, O_RDONLY | O_CLOEXEC), wrong = 0, width = 8;
-  if (fd < 0)
-    return mt_format("cannot be read: %s", strerror(errno));
-  char *first = NULL;
-  for (int i = 0; i < file->nblock; i++)
-    if ((int)strlen(file->block[i].name) > width)
-      width = (int)strlen(file->block[i].name);
-  if (list)
-    mt_info("  %-*s  %-5s %-24s %8s  checksum", width, "dataset", "type", "shape", "bytes");
-  for (int i = 0; i < file->nblock; i++) {
-    const struct mt_block *block = &file->block[i];
-    char shape[100];
-    uint32_t crc;
-    char *bad = mt_piece_sum(fd, block->offset, block->bytes, &crc);
-    if (!bad && crc != block->crc)
-      bad = mt_format("checksum %08x; expected %08x", crc, block->crc);
-    if (list)
-      mt_info("  %-*s  %-5s %-24s %8lld  %08x %s", width, block->name, block->text ? "text" : "f32",
-              block->text ? "" : mt_checkpoint_shape(block->ndim, block->dim, shape), (long long)block->bytes,
-              block->crc, bad ? "WRONG" : "ok");
-    if (bad && wrong++ == 0)
-      first = mt_format("damaged: dataset %s: %s", block->name, bad);
-    mt_free(bad);
-  }
-  close(fd);
-  if (wrong > 1) {
-    char *more = mt_format("%s (and %d more datasets)", first, wrong - 1);
-    mt_free(first);
-    first = more;
-  }
-  return first;
-}
-
 static enum mt_status inspect_file(const char *path)
 {
   struct mt_checkpoint_file file;
@@ -88,7 +49,7 @@ static enum mt_status inspect_file(const char *path)
     mt_info("%s: step %lld, %lld tokens, %s, written %s", path, (long long)file.step, (long long)file.tokens,
             size, date);
     mt_free(size);
-    reason = verify(path, &file, 1);
+    reason = mt_checkpoint_verify(path, &file, 1);
     if (!reason)
       mt_info("  %d datasets, %lld of them text; %lld parameters; every checksum is right", file.nblock,
               (long long)texts, (long long)parameters);
@@ -111,10 +72,10 @@ static enum mt_status inspect_folder(const char *dir)
     reason = mt_strdup("holds no file step-*.h5");
   for (int i = n - 1; i >= 0 && !reason; i--) {
     struct mt_checkpoint_file file;
-    char date[32], *path = mt_checkpoint_path(dir, step[i]), *bad = mt_checkpoint_file_read(path, &file);
+    char date[32], *path = mt_checkpoint_path(dir, step[i]), *bad = mt_checkpoint_listed_read(path, step[i], &file);
     if (!bad) {
       date_of(path, date);
-      bad = verify(path, &file, 0);
+      bad = mt_checkpoint_verify(path, &file, 0);
       char *size = size_of(file.bytes);
       if (!bad)
         mt_info("%s: step %lld, %lld tokens, %s, written %s: ok", path, (long long)file.step,

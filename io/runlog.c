@@ -4,13 +4,13 @@
  * appending, and whoever finds an unfinished last line (a new process, or this one after a short write) ends
  * it before going on: a reader loses that one line, never the next. */
 #include "runlog.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct mt_runlog {
@@ -19,34 +19,6 @@ struct mt_runlog {
   int unfinished; /* the last line in the file has no newline */
   int warned;
 };
-
-static int is_folder(const char *path)
-{
-  struct stat info;
-  return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-/* Makes a folder and its parents; `path` is cut at each slash on the way and whole again afterwards. */
-static enum mt_status make_folder(char *path)
-{
-  for (char *at = path + 1;; at++) {
-    if (*at != '/' && *at != '\0')
-      continue;
-    char kept = *at;
-    *at = '\0';
-    int cause = mkdir(path, 0777) == 0 ? 0 : errno;
-    if (cause && !is_folder(path)) {
-      int in_the_way = cause == EEXIST || cause == ENOTDIR;
-      mt_error("log.dir: cannot make the folder %s: %s", path,
-               in_the_way ? "a file is in its place" : strerror(cause));
-      *at = kept;
-      return in_the_way ? MT_USAGE : MT_FAILED;
-    }
-    *at = kept;
-    if (kept == '\0')
-      return MT_OK;
-  }
-}
 
 static int ends_without_newline(int fd)
 {
@@ -58,14 +30,15 @@ static int ends_without_newline(int fd)
 enum mt_status mt_runlog_open(const char *dir, struct mt_runlog **log)
 {
   *log = NULL;
-  char *folder = mt_strdup(dir[0] ? dir : ".");
-  enum mt_status status = make_folder(folder);
-  if (status != MT_OK) {
-    mt_free(folder);
-    return status;
+  dir = dir[0] ? dir : ".";
+  char *failed;
+  int error = mt_folder_make(dir, &failed);
+  if (error) {
+    mt_error("log.dir: cannot make the folder %s: %s", failed, error == ENOTDIR ? "a file is in its place" : strerror(error));
+    mt_free(failed);
+    return error == ENOTDIR ? MT_USAGE : MT_FAILED;
   }
-  char *path = mt_format("%s/log.jsonl", folder);
-  mt_free(folder);
+  char *path = mt_format("%s/log.jsonl", dir);
   int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd < 0) {
     mt_error("log.dir: cannot write %s: %s", path, strerror(errno));
@@ -79,7 +52,7 @@ enum mt_status mt_runlog_open(const char *dir, struct mt_runlog **log)
     locked = flock(fd, LOCK_EX | LOCK_NB);
   }
   if (locked != 0 && errno == EWOULDBLOCK) {
-    mt_error("log.dir: found another job at work in %s, expected a folder of one's own", dir[0] ? dir : ".");
+    mt_error("log.dir: found another job at work in %s, expected a folder of one's own", dir);
     close(fd);
     mt_free(path);
     return MT_USAGE;

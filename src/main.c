@@ -7,6 +7,7 @@
 #include "config.h"
 #include "base/config.h"
 #include "base/json.h"
+#include "base/launcher.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/status.h"
@@ -334,13 +335,6 @@ static int processors(pid_t pid, cpu_set_t *set)
   return sched_getaffinity(pid, sizeof *set, set) ? 0 : CPU_COUNT(set);
 }
 
-static long number_from(const char *variable)
-{
-  const char *text = getenv(variable);
-  int64_t value;
-  return text && mt_text_integer(text, &value) && value > 0 && value < 1 << 24 ? (long)value : 0;
-}
-
 /* Idle OpenMP threads spin, and where threads outnumber processors they take them from those that work.
  * libgomp reads its policy when it is loaded, so the program starts itself again, once, with another
  * environment: before MPI is up, since nothing survives it. Where the launcher has bound this process, the
@@ -352,7 +346,10 @@ static void wait_passively(char **argv)
     if (getenv(users[i]))
       return;
   cpu_set_t set;
-  long ranks = number_from("OMPI_COMM_WORLD_LOCAL_SIZE"), threads = number_from("OMP_NUM_THREADS");
+  const char *given = getenv("OMP_NUM_THREADS");
+  int64_t ranks = mt_launcher_local_size(), threads = 0;
+  if (given && (!mt_text_integer(given, &threads) || threads < 0))
+    threads = 0; /* a list, of nested teams */
   int mine = processors(0, &set), host = processors(getppid(), &set);
   if (host < mine)
     host = mine;
@@ -365,36 +362,15 @@ static void wait_passively(char **argv)
   /* It did not: then it is slower, no more. */
 }
 
-/* What the environment says of the launcher before MPI is up, which adds words of its own. */
-struct launcher {
-  int rank;
-  long size;            /* 0 = no launcher */
-  const char *variable; /* that said it */
-};
-
-static struct launcher find_launcher(void)
-{
-  /* The nearest one's word counts: mpirun may run inside a Slurm step of several tasks. */
-  static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
-  struct launcher launcher = {.rank = mt_launcher_rank()};
-  for (int i = 0; i < 3 && !launcher.size; i++) {
-    launcher.variable = sizes[i];
-    launcher.size = number_from(sizes[i]);
-  }
-  return launcher;
-}
-
 /* A launcher and an MPI that do not know each other start N programs that each believe to be alone, all
  * writing the same files. */
-static enum mt_status check_alone(const struct mt_comm *comm, const struct launcher *launcher)
+static enum mt_status check_alone(const struct mt_comm *comm, int rank, int64_t launched, const char *variable)
 {
-  if (comm->size > 1 || launcher->size <= 1)
+  if (comm->size > 1 || launched <= 1)
     return MT_OK;
-  if (launcher->rank == 0)
-    mt_error("the launcher started %ld processes (%s), but MPI knows of one: they do not speak the same "
-             "language; start "
-             "with the mpirun of the MPI that motley was built with, or with srun --mpi=pmix",
-             launcher->size, launcher->variable);
+  if (rank == 0)
+    mt_error("the launcher started %lld processes (%s), but MPI knows of one: they do not speak the same language; start with "
+             "the mpirun of the MPI that motley was built with, or with srun --mpi=pmix", (long long)launched, variable);
   return MT_USAGE;
 }
 
@@ -481,7 +457,7 @@ static enum mt_status read_config(struct mt_comm *comm, const struct arguments *
   char *shared = status ? NULL : mt_bcast_text(comm, others, 0);
   mt_free(others);
   if (!status && comm->rank != 0) {
-    status = mt_config_parse("rank 0's configuration", shared, config);
+    status = mt_config_parse("rank 0's configuration", shared, config, NULL);
     if (!status && (status = take_own_device(a, config)))
       mt_config_free(config);
   }
@@ -521,11 +497,13 @@ static enum mt_status measure(struct mt_comm *comm)
 
 static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char ***argv)
 {
-  struct launcher launcher = find_launcher();
+  const char *variable = NULL;
+  const int64_t launched = mt_launcher_size(&variable);
+  const int rank = mt_launcher_rank(); /* MPI adds words of its own to the environment */
   struct mt_comm *comm;
   MT_TRY(mt_comm_new(argc, argv, &comm));
   struct mt_config config;
-  enum mt_status status = mt_agree(comm, check_alone(comm, &launcher));
+  enum mt_status status = mt_agree(comm, check_alone(comm, rank, launched, variable));
   if (!status && (a->command->run || a->bench)) {
     memset(&config, 0, sizeof config);
     status = read_config(comm, a, &config);
@@ -541,12 +519,8 @@ static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char **
       status = measure(comm);
     if (!status && comm->rank == 0)
       print_cluster(comm->cluster, a->json);
-    char *nics = !status && !a->json ? mt_devices_nics(comm) : NULL;
     if (report && !a->json)
       fputs(report, stdout);
-    if (nics)
-      fputs(nics, stdout);
-    mt_free(nics);
     mt_free(report);
   }
   mt_comm_free(comm);

@@ -7,6 +7,7 @@
 #include "config.h"
 #include "checkpoint_case.h"
 #include <stdlib.h>
+#include "base/launcher.h"
 #include "base/log.h"
 
 enum { NDATASET = 20 };

@@ -60,6 +60,11 @@ is "messages" "$(awk '$1 == "unshard" || $1 == "reshard" { n += $2 + $3 + $4 + $
 run 0 1 bench unshard c.ini --set bench.seconds=0 --set parallel.layout=random
 says 1 "^  unshard  *0  *0.0  *0  *0.0 "
 
+say "bench step leaves nothing behind"
+run 0 2 bench step c.ini
+says 1 "^ratio [0-9.]*  without the head [0-9.]* "
+gone run
+
 say "bench planner: no configuration, one rank computes"
 run 0 2 bench planner
 is "sizes" "$(grep -c '^ *[0-9]* *[0-9]* *32  ' out)" 11

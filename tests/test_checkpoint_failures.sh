@@ -115,7 +115,7 @@ says 1 "error: "
 echo x >"$work/file"
 run 3 1 save "$work/file" 1 1 17
 says 1 "error: .*is a file; expected a folder"
-run 3 3 load "$work/file" 17
+run 3 2 load "$work/file" 17
 says 1 "error: .*is a file; expected a folder"
 
 if command -v flock >/dev/null; then

@@ -48,11 +48,19 @@ says 0 "LOCKING"
 says 1 "resuming $dir/step-00000002.h5 after step 2"
 same log whole0/log.jsonl keep0/log.jsonl 1 3 1e-5
 clean keep0
+# None of the damaged ones took the place of a good one.
+is "kept" "$(checkpoints keep0)" "step-00000002.h5 step-00000003.h5 step-00000004.h5 step-00000006.h5 step-00000008.h5 step-00000009.h5"
+rm $dir/step-00000003.h5
+# Only the one that is taken is remarked on.
+run 0 1 train c.ini --set log.dir=keep0 --set train.steps=3 --set train.lr=1e-3
+says 4 "warning: checkpoint .* is skipped"
+says 1 "warning: checkpoint $dir/step-00000002.h5: made with other settings, the new ones hold from here: train.lr"
+says 1 "made with other settings"
 run 3 0 inspect $dir
 says 4 ": BAD: "
-says 1 "error: checkpoints $dir: 4 of 5 checkpoints cannot be used"
+says 1 "error: checkpoints $dir: 4 of 6 checkpoints cannot be used"
 # What an evaluation does not read, it does not mind.
-rm $dir/step-00000003.h5
+rm $dir/step-00000002.h5 $dir/step-00000003.h5
 run 0 2 eval c.ini --set log.dir=keep0
 says 1 "^$dir/step-00000009.h5"
 flip $dir/step-00000009.h5 "$("$compare" offset $dir/step-00000009.h5 /params/transformer.wte.weight)"

@@ -141,8 +141,9 @@ echo text >file
 set_bad 2 "log.dir: cannot make the folder file: a file is in its place" log.dir=file
 set_bad 2 "log.dir: cannot make the folder file.*: a file is in its place" log.dir=file/deeper
 set_bad 1 "log.dir: cannot make the folder /proc/" log.dir=/proc/nothing
-set_bad 3 "checkpoint file: is a file; expected a folder" checkpoint.dir=file
-set_bad 1 "checkpoint file: file is a file; expected a folder" checkpoint.dir=file checkpoint.resume=never
+set_bad 2 "checkpoint file: file is a file; expected a folder" checkpoint.dir=file
+set_bad 2 "checkpoint file/x: file is a file; expected a folder" checkpoint.dir=file/x checkpoint.resume=never
+bad 2 "0 3" "checkpoint file: is a file; expected a folder" eval c.ini --set checkpoint.dir=file
 set_bad 1 "checkpoint /proc/nothing/x: the folder /proc/nothing cannot be made: " checkpoint.dir=/proc/nothing/x
 if [ "$(id -u)" -ne 0 ]; then
   mkdir locked

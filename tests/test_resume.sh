@@ -196,7 +196,7 @@ run 0 2 train c.ini --set log.dir=short --set train.steps=13 --set train.micro_b
 says 1 "after step 12 (other ranks, places or settings: goes on up to rounding)"
 says 0 "warning:"
 run 0 2 train c.ini --set log.dir=short --set train.steps=14 --set train.lr=1e-3
-says 1 "warning: .* was made with other settings, the new ones hold from here: train.lr (checkpoint 0.003, now 0.001)"
+says 1 "warning: checkpoint .*: made with other settings, the new ones hold from here: train.lr (checkpoint 0.003, now 0.001)"
 run 0 2 train c.ini --set log.dir=moving --set train.decay_steps=0 --set train.steps=5
 run 0 2 train c.ini --set log.dir=moving --set train.decay_steps=0 --set train.steps=6
 says 1 "warning: .* train.steps (checkpoint 5, now 6), where the learning rate's decay ends"

@@ -277,7 +277,7 @@ enum mt_status mt_config_read(const char *path, const struct mt_override *overri
   return reading_end(&reading, read_all(&reading, overrides, n));
 }
 
-enum mt_status mt_config_parse(const char *name, const char *text, struct mt_config *config)
+enum mt_status mt_config_parse(const char *name, const char *text, struct mt_config *config, char **unknown)
 {
   struct mt_reading reading;
   reading_begin(&reading, name, 0, config);
@@ -285,8 +285,8 @@ enum mt_status mt_config_parse(const char *name, const char *text, struct mt_con
   enum mt_status status = mt_config_read_text(&reading, text);
   if (!status)
     mt_config_derive(&reading);
-  if (!status && reading.warning.text)
-    mt_warn("%s: this version does not know %s", name, reading.warning.text);
+  if (unknown)
+    *unknown = status ? NULL : mt_strdup(reading.warning.text);
   return reading_end(&reading, status);
 }
 

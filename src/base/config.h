@@ -173,10 +173,10 @@ enum mt_status mt_config_override(struct mt_config *config, const struct mt_over
 char *mt_config_print(const struct mt_config *config);
 /* The same of the sections that these commands (bits) read. */
 char *mt_config_print_sections(const struct mt_config *config, unsigned commands);
-/* Reads what mt_config_print made, perhaps that of another version: keys that this one does not know are listed in one
- * warning. No environment, no overrides, model.config is not opened, and what a command requires is not asked for; `name`
+/* Reads what mt_config_print made, perhaps that of another version: keys that this one does not know are passed over and listed
+ * in *unknown (the caller frees; NULL = none; unknown itself may be NULL). No environment, no overrides, model.config is not opened, and what a command requires is not asked for; `name`
  * is used in messages. Local. MT_USAGE, with one message, for a value that is not allowed. */
-enum mt_status mt_config_parse(const char *name, const char *text, struct mt_config *config);
+enum mt_status mt_config_parse(const char *name, const char *text, struct mt_config *config, char **unknown);
 /* Compares what the mathematics of training depends on ([model], [moe], [data] but the paths, [train] but
  * steps and intervals, and micro_batch only where moe.aux_scope = micro_batch gives it a meaning); returns
  * NULL if equal, else the first differing "section.key (checkpoint x, now y)"; caller frees. Local. */

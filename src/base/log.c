@@ -96,14 +96,3 @@ void mt_debug(const char *format, ...)
   say(STDERR_FILENO, "debug", format, args);
   va_end(args);
 }
-
-int mt_launcher_rank(void)
-{
-  static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
-  for (int i = 0; i < 4; i++) {
-    const char *text = getenv(names[i]);
-    if (text && *text)
-      return atoi(text);
-  }
-  return 0;
-}

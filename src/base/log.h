@@ -21,8 +21,4 @@ void mt_write(const void *bytes, long n);
 /* A line on stderr from any rank when the level is debug. */
 void mt_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The launcher's rank, from the environment of Open MPI, PMIx, PMI or Slurm, before MPI is up; 0 without one. Messages
- * about the command line come from this rank alone. Local. */
-int mt_launcher_rank(void);
-
 #endif

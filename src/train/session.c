@@ -46,12 +46,7 @@ static enum mt_status find_weights(struct mt_session *session, int training)
 {
   session->from.before = INT64_MAX;
   MT_TRY(mt_state_find(session->comm, session->config, training, &session->from));
-  if (!training)
-    return session->from.path ? MT_OK : say_no_weights(session);
-  char *dir = mt_state_dir(session->config);
-  enum mt_status status = mt_checkpoint_prepare(session->comm, dir);
-  mt_free(dir);
-  return status;
+  return training || session->from.path ? MT_OK : say_no_weights(session);
 }
 
 /* What was found is known to be damaged only when it is read; then, with resume = auto, the next older one's
@@ -59,8 +54,7 @@ static enum mt_status find_weights(struct mt_session *session, int training)
 static enum mt_status load_weights(struct mt_session *session, int training)
 {
   while (session->from.path) {
-    enum mt_status status =
-        mt_state_load(session->comm, session->model, session->config, session->from.path, training);
+    enum mt_status status = mt_state_load(session->comm, session->model, session->config, &session->from, training);
     if (status != MT_CORRUPT || strcmp(session->config->checkpoint.resume, "auto"))
       return status;
     session->from.settled = 1; /* the model has the size of this rank's share */
@@ -239,6 +233,7 @@ void mt_session_close(struct mt_session *session)
   if (session->device)
     session->device->ops->close(session->device);
   mt_free(session->from.path);
+  mt_free(session->from.remark);
   mt_free(session->from.layout);
   *session = (struct mt_session){0};
 }

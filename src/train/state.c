@@ -169,21 +169,26 @@ static enum mt_status refuse(const struct mt_config *config, const char *path, c
   return MT_CORRUPT;
 }
 
-/* What the file says besides weights; decided by rank 0 alone, since all have the same texts. `settled`: as in mt_resume.
+/* What the file says besides weights; decided by rank 0 alone, since all have the same texts; in resume only remark changes.
  * MT_CORRUPT if it cannot be understood, MT_USAGE if it is of another model. */
-static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *config, int training, const char *path,
-                                  const struct mt_checkpoint *file, int settled, struct told *told)
+static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *config, int training,
+                                  const struct mt_checkpoint *file, struct mt_resume *resume, struct told *told)
 {
+  const char *path = resume->path;
   const char *ini = mt_checkpoint_text(file, "/config/ini"), *text = mt_checkpoint_text(file, "/state/progress");
   if (!ini || !text)
     return refuse(config, path, ini ? "it has no /state/progress" : "it has no /config/ini");
   struct mt_config stored;
   mt_json *json;
-  char *name = mt_format("%s:/config/ini", path);
-  enum mt_status status = mt_config_parse(name, ini, &stored);
+  char *name = mt_format("%s:/config/ini", path), *unknown;
+  enum mt_status status = mt_config_parse(name, ini, &stored, &unknown);
   mt_free(name);
   if (status != MT_OK)
     return refuse(config, path, "its /config/ini is not understood");
+  struct mt_text_buffer remark = {0};
+  if (unknown)
+    mt_text_add(&remark, "; this version does not know its %s", unknown);
+  mt_free(unknown);
   char *difference = mt_config_model_difference(&stored, config);
   if (difference) {
     mt_error("%s: the checkpoint holds another model: %s", path, difference);
@@ -197,9 +202,10 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
     char *told_difference = training ? NULL : mt_config_told_difference(&stored, config);
     const char *matters = training ? difference : told_difference;
     if (matters)
-      mt_warn("%s was made with other settings, the new ones hold from here: %s", path, matters);
+      mt_text_add(&remark, "; made with other settings, the new ones hold from here: %s", matters);
     mt_free(told_difference);
   }
+  resume->remark = remark.text;
   /* what is measured now and was not before may bring other shares and sizes */
   int cuts = !strcmp(stored.parallel.shares, config->parallel.shares) &&
              !strcmp(stored.parallel.shard_sizes, config->parallel.shard_sizes) &&
@@ -237,7 +243,7 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
   if (text && mt_json_parse("/state/cluster", text, &json) == MT_OK) {
     if (mt_cluster_from_json("/state/cluster", json, &cluster) == MT_OK) {
       match = mt_cluster_same(cluster, comm->cluster);
-      if (match && settled)
+      if (match && resume->settled)
         match = mt_measured_same(comm->cluster, cluster);
       else if (match)
         mt_measured_copy(comm->cluster, cluster);
@@ -254,7 +260,8 @@ static enum mt_status find_path(struct mt_comm *comm, const struct mt_config *co
 {
   enum mt_status status = MT_OK;
   mt_free(resume->path);
-  resume->path = NULL;
+  mt_free(resume->remark);
+  resume->path = resume->remark = NULL;
   if (is_auto(config)) {
     char *dir = mt_state_dir(config);
     status = mt_checkpoint_newest(comm, dir, &resume->before, &resume->path);
@@ -280,7 +287,7 @@ static enum mt_status read_state(struct mt_comm *comm, const struct mt_config *c
   MT_TRY(mt_checkpoint_read_state(comm, resume->path, is_auto(config) ? MT_SKIP_YES : MT_SKIP_NO, &file));
   struct told told = {0};
   if (comm->rank == 0)
-    told.status = check_state(comm, config, training, resume->path, &file, resume->settled, &told);
+    told.status = check_state(comm, config, training, &file, resume, &told);
   mt_bcast(comm, &told, sizeof told, 0);
   mt_measured_share(comm);
   mt_free(resume->layout);
@@ -316,11 +323,13 @@ int mt_state_restore_layouts(struct mt_model *model, const struct mt_resume *res
   return taken;
 }
 
-enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config, const char *path,
-                             int training)
+enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
+                             const struct mt_resume *resume, int training)
 {
   struct mt_checkpoint checkpoint = describe(model, training);
-  enum mt_status status = mt_checkpoint_load(comm, path, is_auto(config) ? MT_SKIP_YES : MT_SKIP_NO, &checkpoint);
+  enum mt_status status = mt_checkpoint_load(comm, resume->path, is_auto(config) ? MT_SKIP_YES : MT_SKIP_NO, &checkpoint);
   describe_free(&checkpoint);
+  if (status == MT_OK && resume->remark)
+    mt_warn("checkpoint %s: %s", resume->path, resume->remark + 2);
   return status;
 }

@@ -27,6 +27,7 @@ struct mt_resume {
   int settled;     /* 1: sizes were taken from comm->cluster, so what a file says was measured is not put into it any more */
   struct mt_progress progress;
   enum mt_sharding sharding; /* what auto came to */
+  char *remark;    /* rank 0: what to say of the file if it is taken, after "; "; NULL = nothing; owned like path */
   char *layout;    /* /state/layout of the file; owned like path */
   int same;        /* 1: ranks, places, slots and settings match, so that training goes on bit for bit */
 };
@@ -39,9 +40,9 @@ enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *confi
 /* Layouts that follow the load go on where the file's were, with the loads of the last steps. 0: the file has none for these
  * ranks, experts and slots, and they begin static. The model must have such layouts. Local, the same on all ranks. */
 int mt_state_restore_layouts(struct mt_model *model, const struct mt_resume *resume);
-/* Fills master weights (and moments, if training) from a file; the caller publishes. With resume = auto a damaged file is
- * only warned of. Collective, agreed. */
-enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config, const char *path,
-                             int training);
+/* Fills master weights (and moments, if training) from the file that was found; the caller publishes. A file that is taken is
+ * remarked on here, so that those passed over are not. With resume = auto a damaged file is only warned of. Collective, agreed. */
+enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
+                             const struct mt_resume *resume, int training);
 
 #endif

@@ -312,6 +312,15 @@ static enum mt_status loop(struct run *run)
   return status;
 }
 
+/* A folder that cannot be written should not be found at the first checkpoint. */
+static enum mt_status prepare(const struct run *run)
+{
+  char *dir = mt_state_dir(run->config);
+  enum mt_status status = mt_checkpoint_prepare(run->comm, dir);
+  mt_free(dir);
+  return status;
+}
+
 enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config)
 {
   struct run run = {.comm = comm, .config = config};
@@ -319,6 +328,8 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
   if (comm->rank == 0)
     status = mt_runlog_open(config->log.dir, &run.log);
   status = mt_agree(comm, status);
+  if (status == MT_OK)
+    status = prepare(&run);
   if (status == MT_OK)
     status = mt_data_open(comm, config, "data.train", config->data.train, 1, &run.train);
   if (status == MT_OK && *config->data.valid)
