@@ -51,17 +51,60 @@ run 0 1 generate c.ini --set log.dir=gpu --set generate.prompt=The --set generat
 is "generated text" "$(cat out)" "$(cat plain)"
 run 0 2 eval c.ini --set log.dir=gpu --set $gpu:2
 
-say "no GPU, no library of CUDA"
+# The program beside no module, beside one whose libraries are not there, and beside a whole one without a driver: in all
+# cases it trains on CPUs, and says why where a GPU was asked for.
+say "no library of CUDA, no driver"
 is "CUDA libraries that motley is linked with" "$(ldd "$motley" | grep -c -i -e cuda -e cublas)" 0
-if [ ! -e /dev/nvidiactl ]; then # with or without the module, and whatever the module's libraries say
-  run 2 2 train c.ini --set log.dir=none --set parallel.device=cuda
-  says 1 'error: parallel.device = cuda on'
-  run 0 1 topo
-  mkdir alone && cp "$motley" alone/ && motley_built=$motley motley=$work/alone/motley
-  run 2 1 train c.ini --set log.dir=none --set parallel.device=emulated
-  says 1 'motley-cuda-emulated.so is not installed'
+built=$(dirname "$motley")
+mkdir none gone && cp "$motley" none/ && cp "$motley" gone/
+without=none
+if [ -e "$built/motley-cuda.so" ]; then
+  LC_ALL=C sed 's/libcublas\.so/libcublax.so/g; s/libcudart\.so/libcudarx.so/g' "$built/motley-cuda.so" >gone/motley-cuda.so
+  without="none gone"
+fi
+motley_built=$motley
+# no_gpu WHERE WHY: the program in that folder
+no_gpu() {
+  motley=$work/$1/motley
   run 0 0 --version
+  run 0 0 train --help
+  run 0 0 topo
+  run 0 2 train c.ini --set log.dir=auto-$1 --set train.steps=1
+  says 1 "kernels, by ranks: cpu-[a-z0-9]* on 2"
+  says 1 "no GPU: .* has no NVIDIA driver"
+  run 2 2 train c.ini --set log.dir=refused --set parallel.device=cuda
+  says 1 "error: parallel.device = cuda on [^ ]*: $2"
+  says 0 "kernels, by ranks"
   motley=$motley_built
+}
+if [ ! -e /dev/nvidiactl ]; then
+  for folder in $without; do
+    case $folder in
+    none) no_gpu none "motley-cuda.so is not installed" ;;
+    gone) no_gpu gone "libcu[a-z]*x\.so\.[0-9]*: cannot open shared object file" ;;
+    esac
+  done
+  if [ -e "$built/motley-cuda.so" ] && ldd "$built/motley-cuda.so" | grep -q "libcublas.*=> /"; then
+    ln -s "$built" whole && no_gpu whole "no NVIDIA driver is installed"
+  fi
+fi
+motley=$work/none/motley
+run 2 1 train c.ini --set log.dir=refused --set parallel.device=emulated
+says 1 'motley-cuda-emulated.so is not installed'
+motley=$motley_built
+# A driver's file is there, but what would use it is not: a warning, and CPUs.
+if unshare -m true 2>/dev/null; then
+  mkdir over
+  for folder in $without; do
+    unshare -m sh -c 'mount -t tmpfs none over && mkdir over/upper over/work &&
+      mount -t overlay overlay -o lowerdir=/dev,upperdir=over/upper,workdir=over/work /dev && : >/dev/nvidiactl || exit 99
+      exec timeout 60 "$@"' - "$work/$folder/motley" train c.ini --set log.dir="driver-$folder" --set train.steps=1 >out 2>err
+    code=$?
+    [ $code -ne 99 ] || break
+    is "exit code with a driver's file, $folder" $code 0
+    says 1 "warning: .* has NVIDIA's driver, but no GPU that can be used: .*\(not installed\|cannot open\)"
+    says 1 "kernels, by ranks: cpu-[a-z0-9]* on 1"
+  done
 fi
 
 say "mistakes"

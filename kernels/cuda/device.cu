@@ -150,7 +150,11 @@ static int cuda_count(char *text, int size)
   cudaError_t error = cudaGetDeviceCount(&n);
   if (error == cudaSuccess && n > 0)
     return n;
-  snprintf(text, (size_t)size, "%s", error == cudaSuccess ? "no devices" : cudaGetErrorString(error));
+  int driver = 0;
+  if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+    snprintf(text, (size_t)size, "no NVIDIA driver is installed");
+  else
+    snprintf(text, (size_t)size, "%s", error == cudaSuccess ? "no devices" : cudaGetErrorString(error));
   return 0;
 }
 

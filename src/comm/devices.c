@@ -17,6 +17,7 @@ struct found {
   struct mt_gpu_rank rank;
   int32_t status;
   int32_t emulated;
+  int32_t no_driver; /* so that no GPU was looked for */
   char trouble[400]; /* what is wrong, "" if nothing is */
 };
 
@@ -30,8 +31,12 @@ static void look(const struct mt_place *place, const char *wish, const char *kin
   rank->package = place->package;
   rank->numa = place->numa;
   rank->wish = MT_GPU_NONE;
-  if (!strcmp(wish, "cpu") || (automatic && access("/dev/nvidiactl", F_OK)))
+  if (!strcmp(wish, "cpu"))
     return;
+  if (automatic && access("/dev/nvidiactl", F_OK)) {
+    found->no_driver = 1;
+    return;
+  }
   int n = mt_device_cuda_list(kind, info, MT_GPU_MOST, why, sizeof why);
   rank->ngpu = n < MT_GPU_MOST ? n : MT_GPU_MOST;
   rank->wish = automatic ? MT_GPU_FREE : MT_GPU_ANY;
@@ -134,6 +139,19 @@ static void put_idle(struct mt_text_buffer *text, const char *host, const struct
     }
 }
 
+/* Why there is no GPU at all, where nobody was told to do without. */
+static void put_none(struct mt_text_buffer *text, const struct mt_place *place, const struct found *all, int n)
+{
+  int hosts = 0, last = 0;
+  for (int r = 0; r < n; r++)
+    if (all[r].no_driver && (!hosts || strcmp(place[r].host, place[last].host))) {
+      hosts++;
+      last = r;
+    }
+  if (hosts)
+    mt_text_add(text, "no GPU: %s%s no NVIDIA driver\n", place[last].host, hosts > 1 ? " and others have" : " has");
+}
+
 /* The real host's name: pretend nodes share one. */
 static int same_host(const struct mt_place *a, const struct mt_place *b)
 {
@@ -182,6 +200,8 @@ enum mt_status mt_devices_choose(struct mt_comm *comm, const char *wish, char *n
     }
     put_idle(&text, place[first].host, host, n, choice);
   }
+  if (!text.text)
+    put_none(&text, place, all, P);
   if (!status && place[comm->rank].kind == MT_DEVICE_CUDA)
     snprintf(name, size, "%s:%d", kind, place[comm->rank].device);
   else

@@ -8,8 +8,8 @@
  * host show each other the GPUs that they can use (after CUDA_VISIBLE_DEVICES, which CUDA itself reads) and deal them
  * out: auto takes a GPU of its own or, if none is left, stays on the CPU; cuda shares one if need be, with a warning.
  * name[size] becomes what mt_device_open understands, without a precision; kinds, devices and memories enter
- * comm->cluster. *report, if not NULL, is one line for each rank that has a GPU and for each GPU that nobody took, on
- * rank 0; NULL elsewhere and where there are none; the caller frees. Collective. MT_USAGE, said once and agreed, where
+ * comm->cluster. *report, if not NULL, is one line for each rank that has a GPU and for each GPU that nobody took, or
+ * one that says why there is none, on rank 0; NULL elsewhere, and where nobody looked for one; the caller frees. Collective. MT_USAGE, said once and agreed, where
  * a GPU was asked for that is not there. */
 enum mt_status mt_devices_choose(struct mt_comm *comm, const char *wish, char *name, size_t size, char **report);
 

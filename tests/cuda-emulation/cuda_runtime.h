@@ -70,7 +70,7 @@ void *emulated_shared_dynamic();
 
 /* ---- errors, devices, memory, streams (runtime.cpp) ---- */
 
-enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorInvalidDevice };
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorInvalidDevice, cudaErrorInsufficientDriver };
 enum cudaMemcpyKind { cudaMemcpyDefault };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
@@ -86,6 +86,7 @@ struct cudaDeviceProp {
 
 const char *cudaGetErrorString(cudaError_t);
 cudaError_t cudaGetDeviceCount(int *);
+cudaError_t cudaDriverGetVersion(int *);
 cudaError_t cudaSetDevice(int);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *, int);
 cudaError_t cudaDeviceGetPCIBusId(char *, int, int);
