@@ -1,22 +1,23 @@
-/* `motley bench step`: a training step beside what its matrix products cost alone.
+/* `motley bench step`: a training step beside what its matrix products cost alone, and its time by kernel.
  *
  * The idea: the same run alternates steps and bare calls of the GEMM library at the step's shapes (one call per product,
  * forward and both backward ones), so that both see the same machine; the ratio of the two is what the step makes of the
  * machine. Beside a GPU the calls are its linear layers', which are cuBLAS's. The traps: a step's time without its head is
  * a difference of times, so both are taken per kind of task; and a GPU's work is over only when somebody waits for it, so
- * there the kinds of task say where the host waited. */
+ * there the kinds of task say where the host waited, and what kernels take is told by further steps that wait for each. */
 #include "train/bench_step.h"
 #include <math.h>
 #include <string.h>
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/cpu/limit.h"
+#include "kernels/timed.h"
 #include "train/product.h"
 #include "train/session.h"
 #include "train/step.h"
 #include "train/turns.h"
 
-enum { REPEAT = 7 };
+enum { REPEAT = 7, TIMED = 2 };
 
 /* FLOP of a product in a step, with its backward ones. */
 static double flops(const struct mt_product *p)
@@ -30,20 +31,6 @@ struct operands {
   float *dw;
 };
 
-static void *operand(struct mt_device *device, int64_t n)
-{
-  float *host = mt_turns_data(n);
-  if (device->host == device)
-    return host;
-  void *wide = device->ops->alloc(device, MT_TAG_MISC, MT_DEVICE, n * 4);
-  void *data = device->ops->alloc(device, MT_TAG_MISC, MT_DEVICE, n * mt_dtype_size(device->ctype));
-  device->ops->copy(device, MT_DEV_MATH, wide, host, n * 4);
-  device->kernels->convert(device, data, device->ctype, wide, MT_F32, n);
-  device->ops->free(device, MT_DEVICE, wide);
-  mt_free(host);
-  return data;
-}
-
 static struct operands operands_new(struct mt_device *device, const struct mt_product *p, int n)
 {
   int64_t x = 1, w = 1, y = 1;
@@ -52,7 +39,8 @@ static struct operands operands_new(struct mt_device *device, const struct mt_pr
     w = p[i].in * p[i].out > w ? p[i].in * p[i].out : w;
     y = p[i].n * p[i].out > y ? p[i].n * p[i].out : y;
   }
-  struct operands o = {operand(device, x), operand(device, w), operand(device, y), operand(device, x), NULL};
+  struct operands o = {mt_turns_operand(device, device->ctype, x), mt_turns_operand(device, device->ctype, w), mt_turns_operand(device, device->ctype, y),
+                       mt_turns_operand(device, device->ctype, x), NULL};
   o.dw = device->ops->alloc(device, MT_TAG_MISC, MT_DEVICE, w * 4);
   device->ops->zero(device, MT_DEV_MATH, o.dw, w * 4);
   return o;
@@ -132,6 +120,25 @@ static void report(struct mt_step *step, const struct mt_product *p, int n, doub
           (total_flops - head_flops) * 1e-9 / rest, (total_flops - head_flops) * 1e-9 / (total - head));
 }
 
+/* Steps that wait for each kernel, on this rank. */
+static void report_kernels(struct mt_step *step, int64_t number)
+{
+  struct mt_device *device = step->model->device;
+  double whole = 0, sum = 0;
+  mt_timed_begin(device);
+  for (int i = 0; i < TIMED; i++)
+    whole += mt_step_run(step, number + i, (number + i) * step->config->train.global_batch)->step_s / TIMED;
+  struct mt_timed timed = mt_timed_end(device);
+  mt_info("a step by kernel, each waited for (%s, rank 0): %.4f s", device->name, whole);
+  for (int k = 0; k < timed.n; k++) {
+    double seconds = timed.kernel[k].seconds / TIMED;
+    sum += seconds;
+    mt_info("  %-16s %6lld calls %10.6f s %5.1f %%", timed.kernel[k].name, (long long)timed.kernel[k].calls / TIMED, seconds,
+            100 * seconds / whole);
+  }
+  mt_info("  %-29s %10.6f s %5.1f %%", "all else", whole - sum, 100 * (whole - sum) / whole);
+}
+
 enum mt_status mt_bench_step(struct mt_comm *comm, const struct mt_config *config)
 {
   struct mt_session session;
@@ -155,6 +162,7 @@ enum mt_status mt_bench_step(struct mt_comm *comm, const struct mt_config *confi
     mt_info("  %d of %d: step %.4f s, %.0f tokens/s", r + 1, REPEAT, step_s[r], tokens / step_s[r]);
   }
   report(step, p, n, gemm, step_s, head_s, kind);
+  report_kernels(step, REPEAT + 3);
   operands_free(session.device, &o);
   mt_step_free(step);
   mt_session_close(&session);

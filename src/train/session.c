@@ -169,31 +169,29 @@ static enum mt_status choose_sharding(struct mt_session *session, int training)
   return mt_agree(comm, status);
 }
 
-/* This rank's device, opened. */
-static enum mt_status open_device(struct mt_session *session, int training)
+enum mt_status mt_session_device(struct mt_comm *comm, const struct mt_config *config, int say, struct mt_device **device)
 {
   static const char *const suffix[] = {"", "-f32", "-tf32", "-bf16"};
-  struct mt_comm *comm = session->comm;
   char kind[32], name[64], *report;
-  MT_TRY(mt_devices_choose(comm, session->config->parallel.device, kind, sizeof kind, &report));
-  if (report && training) /* generated text is alone on stdout */
+  MT_TRY(mt_devices_choose(comm, config->parallel.device, kind, sizeof kind, &report));
+  if (report && say) /* generated text is alone on stdout */
     for (char *line = strtok(report, "\n"); line; line = strtok(NULL, "\n"))
       mt_info("%s", line);
   mt_free(report);
-  enum mt_compute precision = session->config->parallel.precision;
+  enum mt_compute precision = config->parallel.precision;
   if (!strcmp(kind, "cpu"))
     precision = MT_COMPUTE_AUTO;
   else if (precision == MT_COMPUTE_AUTO)
     precision = strncmp(kind, "cuda", 4) ? MT_COMPUTE_F32 : MT_COMPUTE_BF16;
   snprintf(name, sizeof name, "%s%s", kind, suffix[precision]);
-  return mt_agree(comm, mt_device_open(name, comm->cluster->place[comm->rank].threads, &session->device));
+  return mt_agree(comm, mt_device_open(name, comm->cluster->place[comm->rank].threads, device));
 }
 
 enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *config, int64_t max_B, int64_t T,
                                int training, struct mt_session *session)
 {
   *session = (struct mt_session){.comm = comm, .config = config, .chosen = *config};
-  enum mt_status status = open_device(session, training);
+  enum mt_status status = mt_session_device(comm, config, training, &session->device);
   if (status == MT_OK)
     status = find_weights(session, training);
   if (status == MT_OK)

@@ -17,6 +17,9 @@ struct mt_session {
   struct mt_progress progress;    /* where they stand now */
 };
 
+/* The device that this rank drives, by parallel.device and parallel.precision; `say`: with who has which GPU, and why.
+ * The caller closes it. Collective, agreed. */
+enum mt_status mt_session_device(struct mt_comm *comm, const struct mt_config *config, int say, struct mt_device **device);
 /* Opens the device, measures the cluster where something is decided by it (training), builds the model for micro-steps of
  * max_B sequences of T (training: pass 0, it is what the rank's share of the batch needs), finds and loads the checkpoint
  * (the newest that is whole; training: or makes initial weights; otherwise a missing checkpoint is MT_USAGE),

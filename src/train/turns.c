@@ -66,6 +66,25 @@ float *mt_turns_data(int64_t n)
   return x;
 }
 
+void *mt_turns_operand(struct mt_device *device, enum mt_dtype type, int64_t n)
+{
+  enum { BLOCK = 1 << 20 }; /* numbers, again and again: a GPU's products are large, and making numbers is slow */
+  if (device->host == device && type == MT_F32)
+    return mt_turns_data(n);
+  const int64_t first = n < BLOCK ? n : BLOCK, size = mt_dtype_size(type);
+  float *host = mt_turns_data(first);
+  void *wide = device->ops->alloc(device, MT_TAG_MISC, MT_DEVICE, first * 4);
+  char *data = device->ops->alloc(device, MT_TAG_MISC, MT_DEVICE, n * size);
+  device->ops->copy(device, MT_DEV_MATH, wide, host, first * 4);
+  device->kernels->convert(device, data, type, wide, MT_F32, first);
+  for (int64_t at = first; at < n; at *= 2)
+    device->ops->copy(device, MT_DEV_MATH, data + at * size, data, (at < n - at ? at : n - at) * size);
+  device->ops->sync(device, MT_DEV_MATH);
+  device->ops->free(device, MT_DEVICE, wide);
+  mt_free(host);
+  return data;
+}
+
 static enum mt_status random_tokens(void *self, int64_t position, int32_t *token)
 {
   const struct mt_config *config = self;

@@ -23,6 +23,8 @@ int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self
 double mt_processor_ms(void);
 /* n numbers to compute with, normally distributed. The caller frees with mt_free. Local. */
 float *mt_turns_data(int64_t n);
+/* The same on the device, as `type`. The caller frees with device->ops->free, of MT_DEVICE. Local. */
+void *mt_turns_operand(struct mt_device *device, enum mt_dtype type, int64_t n);
 /* Random tokens to train on, of a configuration. Pure. */
 struct mt_source mt_turns_tokens(const struct mt_config *config);
 

@@ -105,7 +105,8 @@ def main():
     globals()["D"] = C // H
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    model = Model().to(options.device)
+    with torch.device(options.device):  # large weights are not made on the CPU first
+        model = Model()
     forward = torch.compile(model) if options.compile else model
     decay = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
