@@ -36,6 +36,37 @@ run 0 2 bench gemm dense.ini --set bench.seconds=0
 table "mlp in  *forward" 1 1
 says 0 "^experts"
 
+# by_kernel NAME...: the table of a step's kernels has these, with calls, seconds and shares, and its shares sum up to all
+by_kernel() {
+  for name in "$@"; do
+    is "lines of kernel $name" "$(grep -c "^  $name  *[1-9][0-9]* calls  *[0-9.]* s  *[0-9.]* %$" out)" 1
+  done
+  is "shares" "$(awk '/ by kernel/ { on = 1 } on && $NF == "%" { sum += $(NF - 1) } END { print (sum > 98 && sum < 102) }' out)" 1
+}
+say "bench step"
+config mixtral "train.global_batch = 4" "data.train = none" "data.format = uint16" >step.ini
+run 0 2 bench step step.ini
+says 7 "^  [1-7] of 7: step [0-9.]* s, [0-9]* tokens/s$"
+says 1 "^sgemm at the same shapes [0-9.]* s  [0-9.]* GFLOP/s$"
+says 1 "^ratio [0-9.]*  without the head [0-9.]* "
+says 1 "^a step by kernel, each waited for (cpu-"
+by_kernel linear linear_dx linear_dw attention attention_back adamw
+if [ -e "$(dirname "$compare")/motley-cuda-emulated.so" ]; then
+  say "bench gemm and step on an emulated GPU, in both types"
+  for precision in f32 bf16; do
+    set -- --set parallel.device=emulated --set parallel.precision=$precision
+    run 0 1 bench gemm c.ini --set bench.seconds=0 "$@"
+    table "experts in  *dw" 1 1
+    table "router  *dx, dw" 1 1
+    says 1 "^micro-batch: [0-9.]* s  [0-9.]* GFLOP/s; cuBLAS [0-9.]* s  [0-9.]* GFLOP/s; ratio [0-9.]*$"
+    run 0 1 bench step step.ini "$@"
+    says 1 "^cuBLAS at the same shapes [0-9.]* s  [0-9.]* GFLOP/s$"
+    by_kernel linear linear_dx linear_dw attention attention_back gather combine cross_entropy
+  done
+else
+  skipped="an emulated GPU (no C++ compiler)"
+fi
+
 say "bench attention, a window and another length"
 run 0 1 bench attention c.ini --set bench.seconds=0
 says 1 "^attention of 2 sequences of 24 positions, 4 heads, 2 of keys and values, width 8, window 0; "
