@@ -13,8 +13,9 @@
  *   rivals  static, laer's two, the same placed by finish times, and the layout in force. Of all, the one is taken that
  *           costs least on the counts and on a few distortions of them, and not more on the counts than static or laer.
  *           In large problems rivals that can be better than a chain by a 250th at most are not weighed.
- *   search  In small problems slots are then exchanged at random, first within nodes, as long as a distorted load gets done
- *           earlier; within a budget of operations, not of time, so that the result is a function of the problem.
+ *   search  In small problems slots are then exchanged at random as long as a distorted load gets done earlier: within nodes
+ *           that hold all experts each, or over all; and, where experts have homes, from the static layout on. Within a
+ *           budget of operations, not of time, so that the result is a function of the problem.
  * The trap: everything here must be the same on any machine, so no doubles and no clocks. */
 #include <string.h>
 #include "base/memory.h"
@@ -534,6 +535,11 @@ void mt_policy_motley(struct mt_policy *policy, const struct mt_policy_problem *
     for (int i = 0; i < parts; i++)
       search_part(policy, problem, i, parts > 1 ? i + 1 : policy->nnode, BUDGET / parts, m->trial);
     consider(policy, problem, &c, 0, m->trial);
+    if (problem->work.sharding != MT_SHARDING_FULL) { /* also from where experts are at home, and weights cost nothing */
+      mt_layout_static(m->trial, E, S);
+      search_part(policy, problem, 0, policy->nnode, BUDGET, m->trial);
+      consider(policy, problem, &c, 0, m->trial);
+    }
   } else {
     /* A chain is seldom beaten, and then most rivals need not be weighed. */
     consider_chains(policy, problem, &c, slot_expert);

@@ -23,6 +23,16 @@
 #include "train/turns.h"
 
 enum { MOST = 5, WARM_UP = 3 };
+static const double SILENCE = 10; /* seconds between two lines of progress */
+
+/* Of a step, in seconds but for LOAD. The parts are those of the MoE layers behind their gates: what the slowest rank
+ * computed, and what rows and weights took where a rank waited least for the others; then the same as predicted. */
+enum figure {
+  STEP, EXPERTS, REST, LOAD,
+  COMPUTE, ROWS, WEIGHTS,
+  PREDICTED, PREDICTED_COMPUTE, PREDICTED_ROWS, PREDICTED_WEIGHTS,
+  NFIGURE
+};
 
 struct contender {
   char name[32];
@@ -30,7 +40,7 @@ struct contender {
   struct mt_model *model;
   struct mt_step *step;
   struct mt_layout **before; /* [nmoe] in force in the step under way */
-  double *step_s, *experts_s, *predicted_s, *rest_s, *load; /* [steps] */
+  double *figure[NFIGURE];   /* [steps] */
 };
 
 /* The contenders' settings; returns how many. `sharding` is what config's comes to. */
@@ -74,9 +84,8 @@ static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *dev
     slots[r] = moe->fixed->slot_first[r + 1] - moe->fixed->slot_first[r];
   for (int l = 0; l < moe->nmoe; l++)
     c->before[l] = mt_layout_new(comm->cluster, moe->E, slots);
-  double **figures[] = {&c->step_s, &c->experts_s, &c->predicted_s, &c->rest_s, &c->load};
-  for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
-    *figures[i] = MT_ZNEW(MT_TAG_MISC, double, steps);
+  for (int f = 0; f < NFIGURE; f++)
+    c->figure[f] = MT_ZNEW(MT_TAG_MISC, double, steps);
   return MT_OK;
 }
 
@@ -86,11 +95,8 @@ static void close_contender(struct contender *c)
     for (int l = 0; l < c->model->moe->nmoe; l++)
       mt_layout_free(c->before[l]);
   mt_free(c->before);
-  mt_free(c->step_s);
-  mt_free(c->experts_s);
-  mt_free(c->predicted_s);
-  mt_free(c->rest_s);
-  mt_free(c->load);
+  for (int f = 0; f < NFIGURE; f++)
+    mt_free(c->figure[f]);
   mt_step_free(c->step);
   mt_model_free(c->model);
 }
@@ -115,27 +121,49 @@ static double least_between_nodes(const struct mt_work *work, const struct mt_cl
   return bytes / nnode * (double)mt_link_usual(cluster, MT_LEVEL_NET).beta_ps;
 }
 
-/* Seconds of the experts in a step whose micro-steps all were as the last one: as predicted, and the bound. */
-static void predict(struct contender *c, double *predicted_s, double *least_s)
+/* Seconds of the experts in a step whose micro-steps all were as the last one: as predicted, into x[NFIGURE]. Returns the
+ * bound. */
+static double predict(struct contender *c, double *x)
 {
   const struct mt_moe *moe = c->model->moe;
   const struct mt_cluster *cluster = moe->comm->cluster;
   const int P = cluster->nplace;
+  const double unit = 1e-12 * (double)c->step->batch.nmicro;
   int64_t ps[P];
-  double speed = 0, rows = 0, cost = 0, crossing = 0;
+  double speed = 0, rows = 0, crossing = 0;
   mt_work_row_ps(&moe->work, cluster, ps);
   for (int p = 0; p < P; p++)
     speed += 1 / (double)ps[p];
   for (int l = 0; l < moe->nmoe; l++) {
     mt_shares_deal(moe->shares, moe->kind, cluster, &moe->work, c->before[l], moe->layer[l].counts);
-    cost += (double)mt_layout_cost(cluster, &moe->work, c->before[l], moe->shares).total_ps;
+    const struct mt_layout_cost cost = mt_layout_cost(cluster, &moe->work, c->before[l], moe->shares);
+    x[PREDICTED] += unit * (double)cost.total_ps;
+    x[PREDICTED_COMPUTE] += unit * (double)cost.compute_ps;
+    x[PREDICTED_ROWS] += unit * (double)cost.exchange_ps;
+    x[PREDICTED_WEIGHTS] += unit * (double)cost.weights_ps;
     crossing += least_between_nodes(&moe->work, cluster, moe->E, moe->layer[l].counts);
     for (int i = 0; i < P * moe->E; i++)
       rows += (double)moe->layer[l].counts[i];
   }
-  *predicted_s = 1e-12 * cost * (double)c->step->batch.nmicro;
   const double computing = rows / speed;
-  *least_s = 1e-12 * (moe->work.hidden ? fmax(computing, crossing) : computing + crossing) * (double)c->step->batch.nmicro;
+  return unit * (moe->work.hidden ? fmax(computing, crossing) : computing + crossing);
+}
+
+/* What of the step's tasks, as this rank timed them, belongs to the experts; agreed. */
+static void measure_parts(struct contender *c, double *x)
+{
+  const double *kind = c->step->times.kind_s;
+  double compute = kind[MT_TASK_EXPERTS] + kind[MT_TASK_EXPERTS_BACK];
+  double weights = kind[MT_TASK_UNSHARD_INTER] + kind[MT_TASK_UNSHARD_INTRA] + kind[MT_TASK_RESHARD_INTER] +
+                   kind[MT_TASK_RESHARD_INTRA];
+  double rows = kind[MT_TASK_PACK] + kind[MT_TASK_DISPATCH] + kind[MT_TASK_COMBINE] + kind[MT_TASK_MERGE] +
+                kind[MT_TASK_PACK_BACK] + kind[MT_TASK_COMBINE_BACK] + kind[MT_TASK_DISPATCH_BACK] +
+                kind[MT_TASK_MERGE_BACK];
+  double most[3] = {compute, -rows, -weights};
+  mt_max(c->model->comm, most, 3);
+  x[COMPUTE] = most[0];
+  x[ROWS] = -most[1];
+  x[WEIGHTS] = -most[2];
 }
 
 /* One step of one contender; at < 0: not counted. Returns the bound's part for the experts. */
@@ -149,42 +177,72 @@ static double run(struct contender *c, int64_t number, int64_t at)
   }
   mt_barrier(moe->comm);
   const struct mt_step_result *result = mt_step_run(c->step, number, (number - 1) * c->config.train.global_batch);
-  double least = 0, predicted = 0, load = 0;
-  predict(c, &predicted, &least);
-  for (int l = 0; l < moe->nmoe; l++)
-    load += result->load[l] / moe->nmoe;
   if (at < 0)
     return 0;
-  c->step_s[at] = result->step_s;
-  c->experts_s[at] = result->experts_s;
-  c->rest_s[at] = result->step_s - result->experts_s;
-  c->predicted_s[at] = predicted;
-  c->load[at] = load;
+  double x[NFIGURE] = {[STEP] = result->step_s, [EXPERTS] = result->experts_s, [REST] = result->step_s - result->experts_s};
+  for (int l = 0; l < moe->nmoe; l++)
+    x[LOAD] += result->load[l] / moe->nmoe;
+  measure_parts(c, x);
+  const double least = predict(c, x);
+  for (int f = 0; f < NFIGURE; f++)
+    c->figure[f][at] = x[f];
   return least;
 }
 
 static void report(struct mt_comm *comm, struct contender *c, int n, int steps, double least)
 {
-  struct mt_spread step[MOST], experts[MOST], predicted[MOST], load[MOST];
+  struct mt_spread s[MOST][NFIGURE];
   double rest = INFINITY, best = INFINITY;
   for (int i = 0; i < n; i++) {
-    step[i] = mt_spread_of(c[i].step_s, steps);
-    experts[i] = mt_spread_of(c[i].experts_s, steps);
-    predicted[i] = mt_spread_of(c[i].predicted_s, steps);
-    load[i] = mt_spread_of(c[i].load, steps);
-    rest = fmin(rest, mt_spread_of(c[i].rest_s, steps).median);
+    for (int f = 0; f < NFIGURE; f++)
+      s[i][f] = mt_spread_of(c[i].figure[f], steps);
+    rest = fmin(rest, s[i][REST].median);
     if (c[i].config.parallel.layout == MT_LAYOUT_STATIC)
-      best = fmin(best, step[i].median);
+      best = fmin(best, s[i][STEP].median);
   }
   const double bound = rest + least / steps;
+  int64_t fewest = INT64_MAX, most = 0;
+  for (int r = 0; r < comm->size; r++) {
+    const int64_t share = mt_part_count(&c[0].step->batch.share, r);
+    fewest = share < fewest ? share : fewest;
+    most = share > most ? share : most;
+  }
   mt_info("%d steps of each in turns, on %d ranks, %d nodes; batch shares: %lld to %lld sequences; seconds", steps, comm->size,
-          comm->nnode, (long long)mt_part_count(&c[0].step->batch.share, 0), (long long)c[0].step->batch.share.first[comm->size]);
+          comm->nnode, (long long)fewest, (long long)most);
   mt_info("%-18s %8s %21s %9s %9s %9s %10s", "layout", "median", "quartiles", "experts", "predicted", "max/mean", "x static");
   for (int i = 0; i < n; i++)
-    mt_info("%-18s %8.4f %10.4f %10.4f %9.4f %9.4f %9.2f %10.2f", c[i].name, step[i].median, step[i].quarter,
-            step[i].three_quarters, experts[i].median, predicted[i].median, load[i].median, best / step[i].median);
+    mt_info("%-18s %8.4f %10.4f %10.4f %9.4f %9.4f %9.2f %10.2f", c[i].name, s[i][STEP].median, s[i][STEP].quarter,
+            s[i][STEP].three_quarters, s[i][EXPERTS].median, s[i][PREDICTED].median, s[i][LOAD].median,
+            best / s[i][STEP].median);
   mt_info("%-18s %8.4f %21s %9.4f %9s %9s %10.2f", "bound", bound, "", least / steps, "", "", best / bound);
-  mt_info("of the bound's speed-up over the best static %.2f is reached, by %s", bound / step[n - 1].median, c[n - 1].name);
+  mt_info("of the experts: computing of the slowest rank, rows and weights of the rank that waited least; medians");
+  mt_info("%-18s %19s %19s %19s", "parts", "computing", "rows", "weights");
+  mt_info("%-18s %9s %9s %9s %9s %9s %9s", "", "predicted", "measured", "predicted", "measured", "predicted", "measured");
+  for (int i = 0; i < n; i++)
+    mt_info("%-18s %9.4f %9.4f %9.4f %9.4f %9.4f %9.4f", c[i].name, s[i][PREDICTED_COMPUTE].median, s[i][COMPUTE].median,
+            s[i][PREDICTED_ROWS].median, s[i][ROWS].median, s[i][PREDICTED_WEIGHTS].median, s[i][WEIGHTS].median);
+  mt_info("of the bound's speed-up over the best static %.2f is reached, by %s", bound / s[n - 1][STEP].median, c[n - 1].name);
+}
+
+/* All steps of all contenders. Returns the sum of the bound's parts for the experts. */
+static double run_all(struct contender *c, int n, int steps)
+{
+  const double start = mt_time();
+  double least = 0, said = start;
+  for (int64_t t = -WARM_UP; t < steps; t++) {
+    for (int i = 0; i < n; i++) {
+      const int which = (int)((t + WARM_UP + i) % n);
+      const double one = run(&c[which], t + WARM_UP + 1, t);
+      least += which == 0 ? one : 0;
+    }
+    const double now = mt_time(), done = (double)(t + WARM_UP + 1) / (WARM_UP + steps);
+    if (now - said < SILENCE || t + 1 == steps)
+      continue;
+    said = now;
+    mt_info("step %lld of %d of all %d, %.0f s; about %.0f s left", (long long)t + 1, steps, n, now - start,
+            (now - start) * (1 / done - 1));
+  }
+  return least;
 }
 
 enum mt_status mt_bench_relayout(struct mt_comm *comm, const struct mt_config *config)
@@ -207,16 +265,8 @@ enum mt_status mt_bench_relayout(struct mt_comm *comm, const struct mt_config *c
   int open = 0;
   while (status == MT_OK && open < n)
     status = open_contender(comm, device, &contender[open++]);
-  if (status == MT_OK) {
-    double least = 0;
-    for (int64_t t = -WARM_UP; t < steps; t++)
-      for (int i = 0; i < n; i++) {
-        const int which = (int)((t + WARM_UP + i) % n);
-        double one = run(&contender[which], t + WARM_UP + 1, t);
-        least += which == 0 ? one : 0;
-      }
-    report(comm, contender, n, steps, least);
-  }
+  if (status == MT_OK)
+    report(comm, contender, n, steps, run_all(contender, n, steps));
   for (int i = 0; i < open; i++)
     close_contender(&contender[i]);
   device->ops->close(device);
