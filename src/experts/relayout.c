@@ -85,24 +85,26 @@ static int64_t sum_window(struct mt_relayout *r, int i)
   return mt_policy_window(r->sum, n, counts, micros, r->nkept);
 }
 
-static struct mt_layout_cost cost_of(struct mt_relayout *r, const struct mt_layout *layout)
+static struct mt_layout_cost cost_of(struct mt_relayout *r, const struct mt_work *work, const struct mt_layout *layout)
 {
-  mt_shares_deal(r->shares, r->dispatch, r->comm->cluster, &r->work, layout, r->sum);
-  return mt_layout_cost(r->comm->cluster, &r->work, layout, r->shares);
+  mt_shares_deal(r->shares, r->dispatch, r->comm->cluster, work, layout, r->sum);
+  return mt_layout_cost(r->comm->cluster, work, layout, r->shares);
 }
 
 static void plan_layer(struct mt_relayout *r, int i)
 {
   const double start = mt_time();
-  const struct mt_layout *before = r->layout[r->comm->rank + i * r->comm->size];
+  const int l = r->comm->rank + i * r->comm->size;
+  const struct mt_layout *before = r->layout[l];
   struct mt_layout *after = r->planned[i];
-  struct mt_policy_problem problem = {.cluster = r->comm->cluster, .work = r->work, .dispatch = r->dispatch,
+  const struct mt_work work = mt_work_of_layer(&r->work, l, r->nmoe);
+  struct mt_policy_problem problem = {.cluster = r->comm->cluster, .work = work, .dispatch = r->dispatch,
                                       .nstep = sum_window(r, i), .counts = r->sum, .before = before};
   mt_policy_plan(r->planner, r->policy, &problem, after);
   const double planned = mt_time();
   for (int64_t k = 0; k < (int64_t)r->comm->size * r->E; k++) /* of a mean micro-step */
     r->sum[k] = (r->sum[k] + problem.nstep / 2) / problem.nstep;
-  struct mt_layout_cost now = cost_of(r, before), then = cost_of(r, after);
+  struct mt_layout_cost now = cost_of(r, &work, before), then = cost_of(r, &work, after);
   const int64_t micros = r->micro[r->newest];
   struct record *record = (struct record *)(r->mine + i * r->record);
   *record = (struct record){.revision = after->revision, .changed = after->revision != before->revision,

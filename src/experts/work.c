@@ -15,6 +15,14 @@ struct mt_work mt_work_of(int64_t C, int64_t F, int gated, int wire_bytes, int r
                           .sharding = sharding};
 }
 
+struct mt_work mt_work_of_layer(const struct mt_work *work, int l, int n)
+{
+  enum { POOL = 2 };
+  struct mt_work one = *work;
+  one.expert_trips -= l >= n - POOL;
+  return one;
+}
+
 void mt_work_row_ps(const struct mt_work *work, const struct mt_cluster *cluster, int64_t *ps)
 {
   int known = 1;

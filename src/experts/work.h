@@ -23,6 +23,9 @@ struct mt_work {
 /* The work of the experts of a model: C width, F of an expert, gated: SwiGLU (three matrices, else two); wire bytes per
  * element of a row; recompute: the forward pass runs twice. Pure. */
 struct mt_work mt_work_of(int64_t C, int64_t F, int gated, int wire_bytes, int recompute, enum mt_sharding sharding);
+/* The work of layer l of n: the last two layers' slots are still filled when the backward pass begins (moe.h), so these are
+ * unsharded once. Pure. */
+struct mt_work mt_work_of_layer(const struct mt_work *work, int l, int n);
 /* ps[P]: picoseconds a row at each place. From the speeds measured; if one of them is 0, all places count as equal (50
  * GFLOP/s). At least 1. Pure. */
 void mt_work_row_ps(const struct mt_work *work, const struct mt_cluster *cluster, int64_t *ps);

@@ -135,13 +135,14 @@ static double predict(struct contender *c, double *x)
   for (int p = 0; p < P; p++)
     speed += 1 / (double)ps[p];
   for (int l = 0; l < moe->nmoe; l++) {
-    mt_shares_deal(moe->shares, moe->kind, cluster, &moe->work, c->before[l], moe->layer[l].counts);
-    const struct mt_layout_cost cost = mt_layout_cost(cluster, &moe->work, c->before[l], moe->shares);
+    const struct mt_work work = mt_work_of_layer(&moe->work, l, moe->nmoe);
+    mt_shares_deal(moe->shares, moe->kind, cluster, &work, c->before[l], moe->layer[l].counts);
+    const struct mt_layout_cost cost = mt_layout_cost(cluster, &work, c->before[l], moe->shares);
     x[PREDICTED] += unit * (double)cost.total_ps;
     x[PREDICTED_COMPUTE] += unit * (double)cost.compute_ps;
     x[PREDICTED_ROWS] += unit * (double)cost.exchange_ps;
     x[PREDICTED_WEIGHTS] += unit * (double)cost.weights_ps;
-    crossing += least_between_nodes(&moe->work, cluster, moe->E, moe->layer[l].counts);
+    crossing += least_between_nodes(&work, cluster, moe->E, moe->layer[l].counts);
     for (int i = 0; i < P * moe->E; i++)
       rows += (double)moe->layer[l].counts[i];
   }

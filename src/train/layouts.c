@@ -19,6 +19,7 @@ struct planning {
   struct mt_work work;
   struct mt_replay replay;
   int E, S, window;
+  int nmoe; /* layers that there are; of made-up loads the first ones are planned */
   int *slots;     /* [P] */
   int64_t *sum;   /* [P, E] of the window */
   double *sample; /* [nstep * nlayer] largest over mean, of the case at hand */
@@ -94,12 +95,13 @@ static struct figures replay(struct planning *p, enum mt_layout_policy kind, enu
   int n = 0, plans = 0;
   const int from = first_counted(p), all = (p->replay.nstep - from) * p->replay.nlayer;
   for (int l = 0; l < p->replay.nlayer; l++) {
+    const struct mt_work work = mt_work_of_layer(&p->work, l, p->nmoe);
     struct mt_layout *now = mt_layout_new(p->cluster, p->E, p->slots),
                      *next = mt_layout_new(p->cluster, p->E, p->slots);
     for (int t = 0; t < p->replay.nstep; t++) {
       if (t > 0) {
         struct mt_policy_problem problem = {.cluster = p->cluster,
-                                            .work = p->work,
+                                            .work = work,
                                             .dispatch = dispatch,
                                             .nstep = sum_window(p, t - 1, l),
                                             .counts = p->sum,
@@ -115,8 +117,8 @@ static struct figures replay(struct planning *p, enum mt_layout_policy kind, enu
       }
       if (t < from)
         continue;
-      mt_shares_deal(p->shares, dispatch, p->cluster, &p->work, now, mt_replay_at(&p->replay, t, l));
-      const struct mt_layout_cost cost = mt_layout_cost(p->cluster, &p->work, now, p->shares);
+      mt_shares_deal(p->shares, dispatch, p->cluster, &work, now, mt_replay_at(&p->replay, t, l));
+      const struct mt_layout_cost cost = mt_layout_cost(p->cluster, &work, now, p->shares);
       p->sample[n++] = 1e-6 * (double)cost.imbalance_ppm;
       f.compute_ms += 1e-9 * (double)cost.compute_ps / all;
       f.exchange_ms += 1e-9 * (double)cost.exchange_ps / all;
@@ -229,12 +231,13 @@ static enum mt_status set_up(struct planning *p, const char *loads)
   p->window = (int)config->parallel.relayout_window;
   if (loads) {
     MT_TRY(mt_replay_read(loads, p->cluster, p->E, alike ? p->slots[0] : 0, &p->replay));
+    p->nmoe = p->replay.nlayer;
   } else {
     struct mt_forced *forced = mt_forced_new(config);
-    const int nlayer = (int)(config->model.num_hidden_layers / config->model.decoder_sparse_step);
+    p->nmoe = (int)(config->model.num_hidden_layers / config->model.decoder_sparse_step);
     forced->skew = config->moe.router == MT_ROUTER_BALANCED ? 0 : forced->skew;
     mt_replay_make(forced, P, config->train.micro_batch * config->data.seq_length, (int)config->plan.steps,
-                   nlayer < MOST_LAYERS ? nlayer : MOST_LAYERS, &p->replay);
+                   p->nmoe < MOST_LAYERS ? p->nmoe : MOST_LAYERS, &p->replay);
     mt_forced_free(forced);
   }
   p->sum = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)P * p->E);

@@ -58,16 +58,21 @@ static double predict(const struct mt_config *config, const struct mt_cluster *c
   int64_t *counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)P * E);
   nominal(config, cluster, &batch, counts);
   enum mt_layout_policy kind = mt_relayout_policy(config, P, S, 1);
-  if (kind != MT_LAYOUT_STATIC) {
-    struct mt_policy *policy = mt_policy_new(cluster, E, slots);
-    mt_policy_plan(policy, kind, &(struct mt_policy_problem){.cluster = cluster, .work = work, .counts = counts, .nstep = 1,
-                                                             .dispatch = config->parallel.dispatch, .before = before}, after);
-    mt_policy_free(policy);
-  }
+  struct mt_policy *policy = mt_policy_new(cluster, E, slots);
   struct mt_shares *shares = mt_shares_new(cluster, E, S);
-  mt_shares_deal(shares, config->parallel.dispatch, cluster, &work, after, counts);
-  double seconds = 1e-12 * (double)mt_layout_cost(cluster, &work, after, shares).total_ps * (double)batch.nmicro * params.nmoe;
+  double seconds = 0;
+  for (int l = params.nmoe - 1, trips = 0; l >= 0; l--) { /* under loads that are alike layers differ in trips alone */
+    const struct mt_work one = mt_work_of_layer(&work, l, params.nmoe);
+    if (one.expert_trips != trips) {
+      mt_policy_plan(policy, kind, &(struct mt_policy_problem){.cluster = cluster, .work = one, .counts = counts, .nstep = 1,
+                                                               .dispatch = config->parallel.dispatch, .before = before}, after);
+      mt_shares_deal(shares, config->parallel.dispatch, cluster, &one, after, counts);
+      trips = one.expert_trips;
+    }
+    seconds += 1e-12 * (double)mt_layout_cost(cluster, &one, after, shares).total_ps * (double)batch.nmicro;
+  }
   mt_shares_free(shares);
+  mt_policy_free(policy);
   mt_free(counts);
   mt_layout_free(before);
   mt_layout_free(after);

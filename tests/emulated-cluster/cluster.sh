@@ -10,18 +10,20 @@
 #   cluster.sh down N             end what still runs on the hosts, remove them
 #
 # MOTLEY_TEST_CLUSTER (default motley) begins the names of the namespaces, so that several clusters can live side by side.
+# MOTLEY_TEST_BURST (default 512kb) is what a bucket holds: so much of each transfer after a pause travels for nothing.
 # Needs root and iproute2. nsenter is used, not "ip netns exec", which mounts another /sys.
 set -eu
 self=$(readlink -f "$0")
 cluster=${MOTLEY_TEST_CLUSTER-motley}
+burst=${MOTLEY_TEST_BURST-512kb}
 on() {
   host=$1
   shift
   exec nsenter --net="/run/netns/$cluster-$host" unshare --uts sh -c 'hostname "$0"; exec "$@"' "$host" "$@"
 }
 limit() {
-  ip netns exec "$cluster-$1" tc qdisc replace dev "e${1#n}" root tbf rate "$2" burst 512kb latency 20ms
-  ip netns exec "$cluster-sw" tc qdisc replace dev "p${1#n}" root tbf rate "$2" burst 512kb latency 20ms
+  ip netns exec "$cluster-$1" tc qdisc replace dev "e${1#n}" root tbf rate "$2" burst "$burst" latency 20ms
+  ip netns exec "$cluster-sw" tc qdisc replace dev "p${1#n}" root tbf rate "$2" burst "$burst" latency 20ms
 }
 case ${1-} in
 up)
