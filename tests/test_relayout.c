@@ -128,7 +128,7 @@ static void check_follow(enum mt_layout_policy policy, int interval, int window)
         for (int k = 0; k < P * E; k++)
           sum[k] += weight * play.counts[((at - 1) * LAYERS + l) * P * E + k];
       }
-      struct mt_policy_problem problem = {.cluster = play.comm->cluster, .work = play.work, .nstep = nstep,
+      struct mt_policy_problem problem = {.cluster = play.comm->cluster, .work = mt_work_of_layer(&play.work, l, LAYERS), .nstep = nstep,
                                           .dispatch = play.config.parallel.dispatch, .counts = sum, .before = now[l]};
       mt_policy_plan(oracle, policy, &problem, next);
       if (differ(next, now[l])) {
