@@ -42,7 +42,7 @@ START_TEST(test_order_and_dependencies)
   ck_assert_int_eq(tasks.task[100].chunk, 2);
   ck_assert_int_eq(tasks.task[100].cost_ns, 0);
   struct mt_task_times times = {0};
-  mt_tasks_run(&tasks, &times);
+  mt_tasks_run(&tasks, &times, NULL);
   ck_assert_int_eq(record.n, 150);
   for (int i = 0; i < 150; i++)
     ck_assert_int_eq(record.index[i], i);
@@ -57,7 +57,7 @@ START_TEST(test_lane_times_are_added)
   mt_tasks_add(&tasks, &(struct mt_task){.kind = MT_TASK_DISPATCH, .lane = MT_LANE_INTER, .run = dawdle});
   mt_tasks_add(&tasks, &(struct mt_task){.kind = MT_TASK_DISPATCH, .lane = MT_LANE_INTER, .run = dawdle});
   struct mt_task_times times = {.lane_s = {0, 5, 1}};
-  mt_tasks_run(&tasks, &times);
+  mt_tasks_run(&tasks, &times, NULL);
   ck_assert_double_eq(times.lane_s[MT_LANE_COMPUTE], 0);
   ck_assert_double_eq(times.lane_s[MT_LANE_INTRA], 5);
   ck_assert_double_ge(times.lane_s[MT_LANE_INTER], 1.04);

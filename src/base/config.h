@@ -120,6 +120,10 @@ struct mt_config {
     enum mt_compute precision; /* of a GPU */
   } parallel;
   struct {
+    char *policy;   /* auto | sequential | tutel | pipemoe | laer */
+    int64_t degree; /* chunks of an MoE layer's tokens; 0 = by prediction */
+  } schedule;
+  struct {
     char *dir; /* default RUN/checkpoints */
     int64_t interval, keep;
     char *resume; /* auto | never | PATH */
@@ -135,6 +139,7 @@ struct mt_config {
   struct {
     char *dir; /* RUN */
     enum mt_loads loads;
+    char *trace; /* steps whose lanes are drawn: "" or "3,10" */
   } log;
   struct {
     char *policy, *dispatch; /* one of them, or all */

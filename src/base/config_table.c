@@ -17,6 +17,7 @@ const struct mt_section mt_sections[] = {
     {"data", MODEL, "text or token files"},
     {"train", MT_CMD_TRAIN | MT_CMD_EVAL | MT_CMD_SIMULATE | MT_CMD_PLAN, "training"},
     {"parallel", MODEL, "where experts live and how rows travel"},
+    {"schedule", MT_CMD_TRAIN, "in which order a step computes and communicates"},
     {"checkpoint", RANKED, "saving and going on"},
     {"generate", MT_CMD_GENERATE, "sampling text"},
     {"log", RANKED, "what a run leaves behind"},
@@ -167,6 +168,12 @@ const struct mt_option mt_options[] = {
   CHOICE(parallel, precision, "auto|f32|tf32|bf16", .fallback = "auto",
          .help = "what a GPU computes in; CPUs compute in f32 (auto: bf16, emulated f32)")
 
+  {.section = "schedule", .key = "policy", .type = MT_OPTION_WORD, .offset = AT(schedule.policy),
+   .choices = "auto|sequential|tutel|pipemoe|laer", .need = MT_NEED_EXPERTS, .fallback = "auto",
+   .help = "what overlaps: nothing, exchanges and experts of two or more chunks, experts' weights with computing"},
+  INTEGER(schedule, degree, 0, 8, .need = MT_NEED_EXPERTS, .derived = "1, tutel: 2, pipemoe: 0",
+          .help = "chunks of an MoE layer's tokens; 0 = as many as cost least by prediction")
+
   TEXT(checkpoint, dir, .derived = "log.dir/checkpoints", .help = "folder of the checkpoints")
   INTEGER(checkpoint, interval, 0, ANY, .fallback = "1000", .help = "steps between checkpoints; 0 = at the end only")
   INTEGER(checkpoint, keep, 0, INT32_MAX, .fallback = "3", .help = "newest checkpoints to keep; 0 = all")
@@ -184,6 +191,8 @@ const struct mt_option mt_options[] = {
   TEXT(log, dir, .fallback = "run", .help = "folder of the log, RUN")
   CHOICE(log, loads, "summary|full", .need = MT_NEED_EXPERTS, .fallback = "summary",
          .help = "full: tokens of each expert in each step's line")
+  {.section = "log", .key = "trace", .type = MT_OPTION_COUNTS, .offset = AT(log.trace), .high = ANY, .fallback = "",
+   .help = "steps whose lanes go into RUN/trace.json, measured and predicted: 3,10 (opens in Perfetto)"},
 
   {.section = "plan", .key = "policy", .type = MT_OPTION_WORD, .offset = AT(plan.policy),
    .choices = "all|static|laer|eplb|flexmoe|motley", .fallback = "all", .help = "policy of layouts, or each of them"},

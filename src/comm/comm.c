@@ -72,6 +72,7 @@ static void start_mpi(struct mt_comm *comm, int *argc, char ***argv)
   MT_MPI(MPI_Query_thread(&provided));
   MT_CHECK(provided >= MPI_THREAD_FUNNELED,
            "MPI was started for a single thread (level %d): MPI_THREAD_FUNNELED is the least", provided);
+  comm->threaded = provided >= MPI_THREAD_SERIALIZED;
   const int *limit = NULL;
   int known = 0;
   MT_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit,

@@ -22,6 +22,8 @@ struct mt_comm {
   /* Counted since the start: payload of the messages that this rank posted (mt_post_send; pieces of a long one count
    * singly, collectives and copies to itself not at all), by what they crossed: */
   int64_t sent_bytes[MT_NLEVEL], sent_messages[MT_NLEVEL];
+  int threaded;  /* MPI takes calls from other threads than the main one too, one at a time */
+  int beside;    /* 1: this rank computes while another of its threads waits for messages, which then sleeps early */
   double wait_s; /* seconds this rank spent in mt_wait and in the collectives below */
 };
 

@@ -107,6 +107,12 @@ static struct patience new_patience(void)
   return (struct patience){.began = now, .last = now, .sleep_ns = SLEEP_FIRST_NS};
 }
 
+/* Somebody else wants the core that waiting takes. */
+static int is_crowded(const struct mt_comm *comm)
+{
+  return comm->mpi->crowded || comm->beside;
+}
+
 /* One pause between tests. `progress`: something completed since the last one. */
 static void pause_once(const struct mt_comm *comm, struct patience *patience, int progress)
 {
@@ -115,8 +121,8 @@ static void pause_once(const struct mt_comm *comm, struct patience *patience, in
     patience->last = now;
     patience->sleep_ns = SLEEP_FIRST_NS;
   }
-  if (now - patience->last < (comm->mpi->crowded ? eager_crowded_s : eager_s)) {
-    if (comm->mpi->crowded) /* else the core is ours; given away, it comes back after a time slice */
+  if (now - patience->last < (is_crowded(comm) ? eager_crowded_s : eager_s)) {
+    if (is_crowded(comm)) /* else the core is ours; given away, it comes back after a time slice */
       sched_yield();
     return;
   }
@@ -200,7 +206,7 @@ void mt_wait(struct mt_comm *comm, struct mt_requests *set)
 /* After a sleep several tests move MPI's messages on; between yields one is enough, as others want the core. */
 static int tests_now(const struct mt_comm *comm, const struct patience *patience)
 {
-  return comm->mpi->crowded && patience->sleep_ns == SLEEP_FIRST_NS ? 1 : TESTS_PER_WAKE;
+  return is_crowded(comm) && patience->sleep_ns == SLEEP_FIRST_NS ? 1 : TESTS_PER_WAKE;
 }
 
 int mt_wait_some(struct mt_comm *comm, struct mt_requests *set, const int **done)

@@ -110,7 +110,7 @@ void mt_dispatch_plan(struct mt_dispatcher *dispatcher, struct mt_dispatch *disp
     left[e] = at[e] < shares->first[(int64_t)me * E + e + 1] ? shares->rows[at[e]] : 0;
   }
   for (int64_t t = 0; t < routing->ntoken; t++)
-    for (int64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
+    for (int64_t i = routing->first[t] - routing->first[0]; i < routing->first[t + 1] - routing->first[0]; i++) {
       int e = routing->expert[i];
       if (!left[e])
         left[e] = shares->rows[++at[e]];

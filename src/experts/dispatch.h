@@ -12,7 +12,8 @@
 #include "experts/layout.h"
 #include "experts/shares.h"
 
-/* (token, expert, weight) triples in token order: those of token t are [first[t], first[t + 1]). 0 to E a token. */
+/* (token, expert, weight) triples in token order: those of token t are [first[t], first[t + 1]) less first[0] (a range of
+ * tokens of a longer list keeps its numbers). 0 to E a token. */
 struct mt_routing {
   int64_t ntoken, nrow;
   const int32_t *first;  /* host [ntoken + 1] */

@@ -29,6 +29,24 @@ void mt_moe_begin_micro(struct mt_moe *moe, int64_t first, int64_t sequences, in
     mt_relayout_shuffle(moe->relayout, key);
 }
 
+/* The routing's chunks, and what other ranks must know of it: rows for each chunk and expert; with a capacity, behind them the
+ * picks, as the balance loss counts what the router wants. */
+static void cut(struct mt_moe *moe, struct mt_moe_layer *layer)
+{
+  const struct mt_routing *all = &layer->routing;
+  for (int c = 0; c < moe->nchunk; c++) {
+    struct mt_moe_chunk *chunk = &layer->chunk[c];
+    chunk->ntoken = mt_part_range(all->ntoken, moe->nchunk, c, &chunk->token);
+    chunk->row = all->first[chunk->token];
+    chunk->routing = (struct mt_routing){chunk->ntoken, all->first[chunk->token + chunk->ntoken] - chunk->row,
+                                         all->first + chunk->token, all->expert + chunk->row};
+    mt_dispatch_count(&chunk->routing, moe->E, moe->my_counts + c * moe->E);
+  }
+  if (moe->capacity)
+    mt_dispatch_count(&(struct mt_routing){0, moe->ntoken * moe->K, NULL, layer->host_expert}, moe->E,
+                      moe->my_counts + moe->nchunk * moe->E);
+}
+
 /* The routing: all picks, or those within the capacity. */
 static void route(struct mt_moe *moe, struct mt_moe_layer *layer)
 {
@@ -84,6 +102,7 @@ void mt_moe_gate(struct mt_moe *moe, int l, const void *x, const float *wg)
   device->ops->copy(device, MT_DEV_MATH, moe->host_psum, moe->psum, B * (E + 1) * 8);
   device->ops->sync(device, MT_DEV_MATH);
   route(moe, layer);
+  cut(moe, layer);
 
   /* The balance loss: per sequence E sum_e f_e P_e with f_e = picks / T, P_e = sum of p / T, so that its gradient with
    * respect to p is E f_e / T; a mean over the step's sequences and over layers. */
@@ -107,38 +126,12 @@ void mt_moe_gate(struct mt_moe *moe, int l, const void *x, const float *wg)
 
 void mt_moe_counts(struct mt_moe *moe, int l)
 {
-  struct mt_device *device = moe->device;
-  struct mt_moe_layer *layer = &moe->layer[l];
-  struct mt_dispatch *dispatch = &layer->dispatch;
-  const int64_t E = moe->E;
-  /* With a capacity a rank tells its rows and, behind them, its picks: the balance loss counts what the router wants. */
-  const int64_t wide = moe->capacity ? 2 * E : E;
-  int64_t mine[2 * E + 1], *all = moe->capacity ? moe->host_counts : layer->counts;
-  mt_dispatch_count(&layer->routing, moe->E, mine);
-  if (moe->capacity)
-    mt_dispatch_count(&(struct mt_routing){0, moe->ntoken * moe->K, NULL, layer->host_expert}, moe->E, mine + E);
-  mt_allgather(moe->comm, mine, all, wide * (int64_t)sizeof(int64_t));
-  for (int r = 0; r < moe->comm->size; r++)
-    for (int64_t e = 0; e < E; e++) {
-      int64_t rows = all[r * wide + e], picks = all[r * wide + wide - E + e];
-      layer->counts[r * E + e] = rows;
-      moe->pool_picks[e] += (double)picks;
-      moe->sums.per_expert[l * E + e] += rows;
-      moe->sums.dropped += picks - rows;
-    }
-  mt_shares_deal(moe->shares, moe->kind, moe->comm->cluster, &moe->work, layer->layout, layer->counts);
-  mt_dispatch_plan(&moe->dispatcher, dispatch, layer->layout, moe->shares, &layer->routing);
-  if (moe->relayout && moe->number)
-    mt_relayout_count(moe->relayout, l, layer->counts);
-  moe->sums.received[l] += dispatch->received;
-
-  mt_moe_reserve(moe, l);
-  device->ops->copy(device, MT_DEV_MATH, layer->place, dispatch->place, dispatch->sent * 4);
-  device->ops->copy(device, MT_DEV_MATH, layer->gather.data, dispatch->gather, dispatch->received * 4);
-  device->ops->copy(device, MT_DEV_MATH, layer->scatter.data, dispatch->scatter, dispatch->received * 4);
+  (void)l;
+  mt_allgather(moe->comm, moe->my_counts, moe->host_counts, moe->wide * (int64_t)sizeof(int64_t));
 }
 
-void mt_moe_end_forward(struct mt_moe *moe)
+/* After the last layer's counts: the part of the balance loss that needs all layers. */
+static void end_forward(struct mt_moe *moe)
 {
   if (moe->scope != MT_AUX_MICRO_BATCH || !moe->nmoe)
     return;
@@ -155,6 +148,63 @@ void mt_moe_end_forward(struct mt_moe *moe)
   for (int l = 0; l < moe->nmoe; l++)
     for (int e = 0; e < moe->E; e++)
       moe->layer[l].aux[e] = (float)(moe->aux_coef * moe->E * moe->pool_picks[e] / tokens / (moe->step_tokens * moe->nmoe));
+}
+
+/* Adds up what all ranks have told of a layer. */
+static void account(struct mt_moe *moe, int l)
+{
+  struct mt_moe_layer *layer = &moe->layer[l];
+  const int64_t E = moe->E, wide = moe->wide;
+  for (int r = 0; r < moe->comm->size; r++)
+    for (int64_t e = 0; e < E; e++) {
+      int64_t rows = 0;
+      for (int c = 0; c < moe->nchunk; c++)
+        rows += moe->host_counts[r * wide + c * E + e];
+      int64_t picks = moe->capacity ? moe->host_counts[r * wide + moe->nchunk * E + e] : rows;
+      layer->counts[r * E + e] = rows;
+      moe->pool_picks[e] += (double)picks;
+      moe->sums.per_expert[l * E + e] += rows;
+      moe->sums.dropped += picks - rows;
+    }
+  if (moe->relayout && moe->number)
+    mt_relayout_count(moe->relayout, l, layer->counts);
+  if (l == moe->nmoe - 1)
+    end_forward(moe);
+}
+
+/* The rows of a chunk in send, dsend or back. */
+static void *rows_of(const struct mt_moe *moe, const struct mt_moe_chunk *chunk, void *rows)
+{
+  return (char *)rows + chunk->row * mt_moe_row_bytes(moe);
+}
+
+/* The tokens of a chunk in an array [N,C] of the device. */
+static void *tokens_of(const struct mt_moe *moe, const struct mt_moe_chunk *chunk, const void *tokens)
+{
+  return (char *)(uintptr_t)tokens + chunk->token * moe->C * mt_dtype_size(moe->device->ctype);
+}
+
+void mt_moe_pack(struct mt_moe *moe, int l, int c, const void *x)
+{
+  struct mt_device *device = moe->device;
+  struct mt_moe_layer *layer = &moe->layer[l];
+  struct mt_moe_chunk *chunk = &layer->chunk[c];
+  struct mt_dispatch *dispatch = &chunk->dispatch;
+  if (!c)
+    account(moe, l);
+  for (int r = 0; r < moe->comm->size; r++)
+    memcpy(moe->chunk_counts + r * moe->E, moe->host_counts + r * moe->wide + c * moe->E, sizeof(int64_t) * (size_t)moe->E);
+  mt_shares_deal(moe->shares, moe->kind, moe->comm->cluster, &moe->work, layer->layout, moe->chunk_counts);
+  mt_dispatch_plan(&moe->dispatcher, dispatch, layer->layout, moe->shares, &chunk->routing);
+  moe->sums.received[l] += dispatch->received;
+  mt_moe_reserve(moe, l, c);
+  device->ops->copy(device, MT_DEV_MATH, layer->place + chunk->row, dispatch->place, dispatch->sent * 4);
+  device->ops->copy(device, MT_DEV_MATH, chunk->gather.data, dispatch->gather, dispatch->received * 4);
+  device->ops->copy(device, MT_DEV_MATH, chunk->scatter.data, dispatch->scatter, dispatch->received * 4);
+  device->ops->copy(device, MT_DEV_MATH, moe->send_token, dispatch->send_token, dispatch->sent * 4);
+  device->kernels->gather(device, rows_of(moe, chunk, moe->send), moe->wire, tokens_of(moe, chunk, x), device->ctype,
+                          moe->send_token, dispatch->sent, moe->C);
+  device->ops->sync(device, MT_DEV_MATH);
 }
 
 /* This rank's pieces of layer l in one of the shard's arrays. */
@@ -178,25 +228,44 @@ static const void *slot_weights(const struct mt_moe *moe, int l)
 
 static float *slot_gradients(const struct mt_moe *moe, int l)
 {
-  return moe->in_place ? slots_in_place(moe, moe->shard.grad, l) : moe->slot_grad;
+  return moe->in_place ? slots_in_place(moe, moe->shard.grad, l) : moe->slot_grad[l % moe->ngrad];
 }
 
-void mt_moe_unshard(struct mt_moe *moe, int l)
+/* Where weights come to and gradients leave from: memory of the wire. */
+static float *slots_as_they_come(const struct mt_moe *moe, int l)
+{
+  return moe->in_place ? slots_in_place(moe, moe->shard.master, l) : moe->slot[l % 2];
+}
+
+static float *gradients_as_they_leave(const struct mt_moe *moe, int l)
+{
+  return moe->wire_grad ? moe->wire_grad : slot_gradients(moe, l);
+}
+
+void mt_moe_unshard_inter(struct mt_moe *moe, int l)
 {
   const struct mt_layout *layout = moe->layer[l].layout;
   int64_t *holds = moe->in_slot[l % 2];
-  if (holds[0] == l && holds[1] == layout->revision && holds[2] == moe->version)
+  moe->fetching = holds[0] != l || holds[1] != layout->revision || holds[2] != moe->version;
+  if (!moe->fetching)
     return;
   holds[0] = l;
   holds[1] = layout->revision;
   holds[2] = moe->version;
   mt_tree_plan(moe->tree, moe->relayout ? l : 0, layout);
+  float *slot = slots_as_they_come(moe, l);
+  moe->device->ops->sync(moe->device, MT_DEV_MATH); /* what came before is no longer read */
+  mt_tree_unshard_inter(moe->tree, pieces_of(moe, moe->shard.master, l), slot, moe->stride);
+}
+
+void mt_moe_unshard_intra(struct mt_moe *moe, int l)
+{
   struct mt_device *device = moe->device;
-  float *slot = moe->in_place ? slots_in_place(moe, moe->shard.master, l) : moe->slot[l % 2];
+  float *slot = slots_as_they_come(moe, l);
   void *matrix = moe->matrix[l % 2];
   const int64_t n = moe->nslot * moe->stride;
-  device->ops->sync(device, MT_DEV_MATH); /* what came before is no longer read */
-  mt_tree_unshard_inter(moe->tree, pieces_of(moe, moe->shard.master, l), slot, moe->stride);
+  if (!moe->fetching)
+    return;
   mt_tree_unshard_intra(moe->tree, slot, moe->stride);
   if (moe->rounded) {
     device->kernels->convert(device, moe->rounded, MT_BF16, slot, MT_F32, n);
@@ -211,135 +280,159 @@ static const void *tensor(const struct mt_moe *moe, int l, int64_t offset)
   return offset < 0 ? NULL : mt_at(moe->device, slot_weights(moe, l), offset);
 }
 
-/* Rows out: token rows in `from` [N,C] (by send_token) to `to`, by slot. */
-static void rows_out(struct mt_moe *moe, struct mt_moe_layer *layer, void *to)
+static void exchange(struct mt_moe *moe, const struct mt_moe_chunk *chunk, enum mt_direction direction, const void *send,
+                     void *receive)
 {
-  struct mt_device *device = moe->device;
-  device->ops->sync(device, MT_DEV_MATH);
-  mt_exchange_begin(moe->exchange, layer->plan, MT_FORWARD, moe->send, moe->arrive.data);
-  mt_exchange_end(moe->exchange);
-  device->kernels->gather(device, to, device->ctype, moe->arrive.data, moe->wire, layer->gather.data, layer->dispatch.received,
-                          moe->C);
-}
-
-/* Rows home: `from` by slot to `to` (wire), in sending order. */
-static void rows_home(struct mt_moe *moe, struct mt_moe_layer *layer, const void *from, void *to)
-{
-  struct mt_device *device = moe->device;
-  device->kernels->gather(device, moe->arrive.data, moe->wire, from, device->ctype, layer->scatter.data, layer->dispatch.received,
-                          moe->C);
-  device->ops->sync(device, MT_DEV_MATH);
-  mt_exchange_begin(moe->exchange, layer->plan, MT_BACK, moe->arrive.data, to);
+  mt_exchange_begin(moe->exchange, chunk->plan, direction, send, receive);
   mt_exchange_end(moe->exchange);
 }
 
-void mt_moe_dispatch(struct mt_moe *moe, int l, const void *x)
+void mt_moe_dispatch(struct mt_moe *moe, int l, int c)
 {
-  struct mt_device *device = moe->device;
-  struct mt_moe_layer *layer = &moe->layer[l];
-  device->ops->copy(device, MT_DEV_MATH, moe->send_token, layer->dispatch.send_token, layer->dispatch.sent * 4);
-  device->kernels->gather(device, moe->send, moe->wire, x, device->ctype, moe->send_token, layer->dispatch.sent, moe->C);
-  rows_out(moe, layer, layer->x.data);
+  struct mt_moe_chunk *chunk = &moe->layer[l].chunk[c];
+  mt_exchange_reserve(moe->exchange, chunk->plan); /* for all four ways */
+  exchange(moe, chunk, MT_FORWARD, rows_of(moe, chunk, moe->send), moe->arrive[c].data);
 }
 
-static struct mt_linear linear_of(const struct mt_moe *moe, const struct mt_moe_layer *layer, int64_t in, int64_t out)
+void mt_moe_combine_back(struct mt_moe *moe, int l, int c)
 {
-  return (struct mt_linear){moe->nslot, layer->dispatch.slot_row, in, out, moe->stride, moe->stride};
+  struct mt_moe_chunk *chunk = &moe->layer[l].chunk[c];
+  exchange(moe, chunk, MT_FORWARD, rows_of(moe, chunk, moe->send), moe->arrive[c].data);
 }
 
-static void activate(struct mt_moe *moe, const struct mt_moe_layer *layer)
+void mt_moe_combine(struct mt_moe *moe, int l, int c)
+{
+  struct mt_moe_chunk *chunk = &moe->layer[l].chunk[c];
+  exchange(moe, chunk, MT_BACK, moe->arrive[c].data, rows_of(moe, chunk, moe->layer[l].back));
+}
+
+void mt_moe_dispatch_back(struct mt_moe *moe, int l, int c)
+{
+  struct mt_moe_chunk *chunk = &moe->layer[l].chunk[c];
+  exchange(moe, chunk, MT_BACK, moe->arrive[c].data, rows_of(moe, chunk, moe->dsend));
+}
+
+/* Rows that arrived, by slot. */
+static void by_slot(struct mt_moe *moe, const struct mt_moe_chunk *chunk, int c, void *to)
 {
   struct mt_device *device = moe->device;
-  int64_t Q = layer->dispatch.received;
+  device->kernels->gather(device, to, device->ctype, moe->arrive[c].data, moe->wire, chunk->gather.data,
+                          chunk->dispatch.received, moe->C);
+}
+
+/* And back, into the order in which they leave. */
+static void by_arrival(struct mt_moe *moe, const struct mt_moe_chunk *chunk, int c)
+{
+  struct mt_device *device = moe->device;
+  device->kernels->gather(device, moe->arrive[c].data, moe->wire, moe->rows.data, device->ctype, chunk->scatter.data,
+                          chunk->dispatch.received, moe->C);
+  device->ops->sync(device, MT_DEV_MATH);
+}
+
+static struct mt_linear linear_of(const struct mt_moe *moe, const struct mt_moe_chunk *chunk, int64_t in, int64_t out)
+{
+  return (struct mt_linear){moe->nslot, chunk->dispatch.slot_row, in, out, moe->stride, moe->stride};
+}
+
+static void activate(struct mt_moe *moe, const struct mt_moe_chunk *chunk)
+{
+  struct mt_device *device = moe->device;
+  int64_t Q = chunk->dispatch.received;
   if (moe->gated)
-    device->kernels->swiglu(device, moe->h.data, layer->pre->data, Q, moe->F);
+    device->kernels->swiglu(device, moe->h.data, chunk->pre->data, Q, moe->F);
   else
-    device->kernels->gelu(device, moe->h.data, layer->pre->data, Q * moe->F);
+    device->kernels->gelu(device, moe->h.data, chunk->pre->data, Q * moe->F);
 }
 
 /* The experts' pre-activations; in backward again with recompute. */
-static void experts_in(struct mt_moe *moe, int l)
+static void experts_in(struct mt_moe *moe, int l, struct mt_moe_chunk *chunk)
 {
   struct mt_device *device = moe->device;
-  struct mt_moe_layer *layer = &moe->layer[l];
-  struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
-  device->kernels->linear(device, &in, layer->pre->data, layer->x.data, tensor(moe, l, moe->w_in), tensor(moe, l, moe->b_in), 0);
+  struct mt_linear in = linear_of(moe, chunk, moe->C, moe->F * (moe->gated ? 2 : 1));
+  device->kernels->linear(device, &in, chunk->pre->data, chunk->x.data, tensor(moe, l, moe->w_in), tensor(moe, l, moe->b_in), 0);
 }
 
-void mt_moe_experts(struct mt_moe *moe, int l)
+void mt_moe_experts(struct mt_moe *moe, int l, int c)
 {
   struct mt_device *device = moe->device;
-  struct mt_moe_layer *layer = &moe->layer[l];
-  struct mt_linear out = linear_of(moe, layer, moe->F, moe->C);
-  experts_in(moe, l);
-  activate(moe, layer);
+  struct mt_moe_chunk *chunk = &moe->layer[l].chunk[c];
+  struct mt_linear out = linear_of(moe, chunk, moe->F, moe->C);
+  by_slot(moe, chunk, c, chunk->x.data);
+  experts_in(moe, l, chunk);
+  activate(moe, chunk);
   device->kernels->linear(device, &out, moe->rows.data, moe->h.data, tensor(moe, l, moe->w_out), tensor(moe, l, moe->b_out), 0);
+  by_arrival(moe, chunk, c);
 }
 
-void mt_moe_combine(struct mt_moe *moe, int l, void *out)
+void mt_moe_merge(struct mt_moe *moe, int l, int c, void *out)
 {
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
-  rows_home(moe, layer, moe->rows.data, layer->back);
-  device->kernels->combine(device, out, 1, layer->back, moe->wire, layer->first, layer->place, layer->kept_weight, moe->ntoken,
-                           moe->C);
+  const struct mt_moe_chunk *chunk = &layer->chunk[c];
+  device->kernels->combine(device, tokens_of(moe, chunk, out), 1, rows_of(moe, chunk, layer->back), moe->wire,
+                           layer->first + chunk->token, layer->place, layer->kept_weight, chunk->ntoken, moe->C);
 }
 
-void mt_moe_combine_back(struct mt_moe *moe, int l, const void *dout)
+void mt_moe_pack_back(struct mt_moe *moe, int l, int c, const void *dout)
 {
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
-  device->kernels->combine_back(device, moe->send, moe->capacity ? moe->dkept : moe->dweight, dout, layer->back, moe->wire,
-                                layer->first, layer->place, layer->kept_weight, moe->ntoken, moe->C);
-  if (moe->capacity) { /* a dropped pick's triple is number R, and its gradient the zero there */
-    device->ops->zero(device, MT_DEV_MATH, moe->dkept + layer->routing.nrow, 4);
-    device->kernels->gather(device, moe->dweight, MT_F32, moe->dkept, MT_F32, layer->triple, moe->ntoken * moe->K, 1);
-  }
-  rows_out(moe, layer, moe->rows.data);
+  const struct mt_moe_chunk *chunk = &layer->chunk[c];
+  device->kernels->combine_back(device, rows_of(moe, chunk, moe->send), moe->capacity ? moe->dkept : moe->dweight,
+                                tokens_of(moe, chunk, dout), rows_of(moe, chunk, layer->back), moe->wire,
+                                layer->first + chunk->token, layer->place, layer->kept_weight, chunk->ntoken, moe->C);
+  device->ops->sync(device, MT_DEV_MATH);
 }
 
-void mt_moe_experts_back(struct mt_moe *moe, int l)
+void mt_moe_experts_back(struct mt_moe *moe, int l, int c)
 {
   struct mt_device *device = moe->device;
   const struct mt_kernels *kernels = device->kernels;
-  struct mt_moe_layer *layer = &moe->layer[l];
+  struct mt_moe_chunk *chunk = &moe->layer[l].chunk[c];
   float *dw = slot_gradients(moe, l);
-  int64_t Q = layer->dispatch.received;
-  struct mt_linear in = linear_of(moe, layer, moe->C, moe->F * (moe->gated ? 2 : 1));
-  struct mt_linear out = linear_of(moe, layer, moe->F, moe->C);
-  if (!moe->in_place)
+  int64_t Q = chunk->dispatch.received;
+  struct mt_linear in = linear_of(moe, chunk, moe->C, moe->F * (moe->gated ? 2 : 1));
+  struct mt_linear out = linear_of(moe, chunk, moe->F, moe->C);
+  by_slot(moe, chunk, c, moe->rows.data);
+  if (!moe->in_place && !c)
     device->ops->zero(device, MT_DEV_MATH, dw, moe->nslot * moe->stride * 4);
   if (moe->recompute)
-    experts_in(moe, l);
-  activate(moe, layer);
+    experts_in(moe, l, chunk);
+  activate(moe, chunk);
   kernels->linear_dw(device, &out, dw + moe->w_out, moe->b_out < 0 ? NULL : dw + moe->b_out, moe->rows.data, moe->h.data);
   kernels->linear_dx(device, &out, moe->h.data, moe->rows.data, tensor(moe, l, moe->w_out), 0); /* h becomes its gradient */
   if (moe->gated)
-    kernels->swiglu_back(device, moe->dpre.data, moe->h.data, layer->pre->data, Q, moe->F);
+    kernels->swiglu_back(device, moe->dpre.data, moe->h.data, chunk->pre->data, Q, moe->F);
   else
-    kernels->gelu_back(device, moe->dpre.data, moe->h.data, layer->pre->data, Q * moe->F);
-  kernels->linear_dw(device, &in, dw + moe->w_in, moe->b_in < 0 ? NULL : dw + moe->b_in, moe->dpre.data, layer->x.data);
+    kernels->gelu_back(device, moe->dpre.data, moe->h.data, chunk->pre->data, Q * moe->F);
+  kernels->linear_dw(device, &in, dw + moe->w_in, moe->b_in < 0 ? NULL : dw + moe->b_in, moe->dpre.data, chunk->x.data);
   kernels->linear_dx(device, &in, moe->rows.data, moe->dpre.data, tensor(moe, l, moe->w_in), 0);
+  by_arrival(moe, chunk, c);
 }
 
-void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx)
+void mt_moe_merge_back(struct mt_moe *moe, int l, int c, void *dx)
 {
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
-  rows_home(moe, layer, moe->rows.data, moe->dsend);
-  device->kernels->combine(device, dx, 0, moe->dsend, moe->wire, layer->first, layer->place, NULL, moe->ntoken, moe->C);
+  const struct mt_moe_chunk *chunk = &layer->chunk[c];
+  device->kernels->combine(device, tokens_of(moe, chunk, dx), 0, rows_of(moe, chunk, moe->dsend), moe->wire,
+                           layer->first + chunk->token, layer->place, NULL, chunk->ntoken, moe->C);
 }
 
-void mt_moe_reshard(struct mt_moe *moe, int l)
+void mt_moe_reshard_intra(struct mt_moe *moe, int l)
 {
   struct mt_device *device = moe->device;
-  float *slot = moe->in_place ? slot_gradients(moe, l) : moe->wire_grad;
+  float *slot = gradients_as_they_leave(moe, l);
   if (slot != slot_gradients(moe, l))
-    device->ops->copy(device, MT_DEV_MATH, slot, moe->slot_grad, moe->nslot * moe->stride * 4);
+    device->ops->copy(device, MT_DEV_MATH, slot, slot_gradients(moe, l), moe->nslot * moe->stride * 4);
   device->ops->sync(device, MT_DEV_MATH);
   mt_tree_plan(moe->tree, moe->relayout ? l : 0, moe->layer[l].layout);
   mt_tree_reshard_intra(moe->tree, slot, moe->stride);
-  mt_tree_reshard_inter(moe->tree, pieces_of(moe, moe->shard.grad, l), slot, moe->stride);
+}
+
+void mt_moe_reshard_inter(struct mt_moe *moe, int l)
+{
+  mt_tree_reshard_inter(moe->tree, pieces_of(moe, moe->shard.grad, l), gradients_as_they_leave(moe, l), moe->stride);
 }
 
 void mt_moe_gate_back(struct mt_moe *moe, int l, void *dx, const void *x, const float *wg, float *dwg)
@@ -349,6 +442,10 @@ void mt_moe_gate_back(struct mt_moe *moe, int l, void *dx, const void *x, const 
   int64_t N = moe->ntoken, one = moe->scope == MT_AUX_MICRO_BATCH;
   int64_t T = one ? (N ? N : 1) : moe->T, nrow = one ? 1 : moe->nsequence;
   float z = (float)(moe->z_coef / (moe->step_tokens * moe->nmoe));
+  if (moe->capacity) { /* a dropped pick's triple is number R, and its gradient the zero there */
+    device->ops->zero(device, MT_DEV_MATH, moe->dkept + layer->routing.nrow, 4);
+    device->kernels->gather(device, moe->dweight, MT_F32, moe->dkept, MT_F32, layer->triple, N * moe->K, 1);
+  }
   device->ops->copy(device, MT_DEV_MATH, moe->device_aux, layer->aux, nrow * moe->E * 4);
   device->kernels->gate_topk_back(device, moe->logits, moe->dweight, layer->p, layer->lse, layer->expert, layer->weight,
                                   moe->device_aux, z, N, T, moe->E, moe->K);

@@ -1,9 +1,9 @@
 /* The MoE layers of a model: router, dispatch, experts in slots, combine; forward and backward, in pieces that the step's
  * task list calls in order.
  *
- * A row of tokens on its way: gate picks K experts; counts are exchanged and become a dispatch; dispatch packs rows,
- * exchanges them and orders them by slot; experts run on the slots; combine sends rows back and adds them, weighted, to the
- * residual stream. The backward pass goes the same way with gradients, over the same dispatch.
+ * A row of tokens on its way: gate picks K experts; counts are exchanged; pack makes them a dispatch and puts rows in
+ * order; dispatch exchanges them; experts order them by slot and run; combine sends rows back; merge adds them, weighted, to
+ * the residual stream. The backward pass goes the same way with gradients, over the same dispatch.
  * What a layer keeps for its backward pass: the router's results, the dispatch, the rows that arrived (x), the experts'
  * pre-activations and the rows that came back; all else is shared by the layers. */
 #ifndef MT_MOE_H
@@ -18,11 +18,26 @@
 #include "experts/shard.h"
 #include "experts/tree.h"
 #include "kernels/ops.h"
+#include "schedule/plan.h"
 
 /* A buffer of the device that may grow with the routing. */
 struct mt_rows {
   void *data;
   int64_t bytes;
+};
+
+/* A range of a layer's tokens on its way: what travels and is computed at once. With several, one is computed while others
+ * travel. */
+struct mt_moe_chunk {
+  int64_t token, ntoken;         /* [token, token + ntoken) of the micro-step's */
+  int64_t row;                   /* its first triple; where its rows begin in send, dsend and back */
+  struct mt_routing routing;
+  struct mt_dispatch dispatch;
+  struct mt_exchange_plan *plan; /* owned; of the dispatch's rows */
+  struct mt_rows gather, scatter; /* device [Q] int32: copies of the dispatch's */
+  struct mt_rows x;              /* device [Q,C] rows that arrived, by slot */
+  struct mt_rows *pre;           /* device [Q,2F or F] pre-activations; borrowed: own_pre, or one of all with recompute */
+  struct mt_rows own_pre;
 };
 
 struct mt_moe_layer {
@@ -37,14 +52,9 @@ struct mt_moe_layer {
   int32_t *pick, *triple;         /* device [R], [N,K]: see capacity.h; NULL without */
   float *aux;                     /* host [B,E] coefficients of the balance loss (scope sequence) */
   int64_t *counts;                /* host [P,E] */
-  struct mt_dispatch dispatch;
-  struct mt_exchange_plan *plan;  /* owned; of the dispatch's rows */
-  int32_t *place;                 /* device [N K]: copy of dispatch.place */
-  struct mt_rows gather, scatter; /* device [Q] int32: copies of the dispatch's */
-  struct mt_rows x;               /* device [Q,C] rows that arrived, by slot */
-  struct mt_rows *pre;            /* device [Q,2F or F] pre-activations; borrowed: own_pre, or one of all with recompute */
-  struct mt_rows own_pre;
-  void *back;                     /* wire [N K,C] rows that came back, in sending order */
+  struct mt_moe_chunk *chunk;     /* [nchunk], owned */
+  int32_t *place;                 /* device [N K]: copies of the dispatches' place, each chunk's from its row on */
+  void *back;                     /* wire [N K,C] rows that came back, in sending order, chunk by chunk */
 };
 
 /* Sums of a step over this rank's tokens; the step adds them up over ranks. */
@@ -88,7 +98,11 @@ struct mt_moe {
                                    rounds, NULL when in place */
   void *rounded;                /* device [nslot, stride] bf16, if ranks round and this one computes in f32 */
   int64_t in_slot[2][3];        /* which layer, layout revision and weight version a half of the pool holds */
-  float *slot_grad, *wire_grad; /* device, wire [nslot, stride]: one memory on a CPU; NULL when in place */
+  int ngrad;                    /* 2: while the gradients of one layer travel, those of another are computed */
+  float *slot_grad[2];          /* device [nslot, stride]; NULL when in place */
+  float *wire_grad;             /* wire [nslot, stride]: staging beside a device with memory of its own, else NULL */
+  int fetching;                 /* the unshard under way has something to do */
+  int nchunk;                   /* of each layer's tokens in a micro-step */
   int64_t version;              /* of the weights; the optimizer's update changes it */
   struct mt_moe_layer *layer;   /* [nmoe] */
   /* of the micro-step under way */
@@ -108,12 +122,15 @@ struct mt_moe {
   int32_t *host_first;
   float *host_logits, *host_weight; /* host [N,E], [N,K]; with made-up routing only */
   int32_t *host_pick, *host_triple; /* host [N K]; these four with a capacity only */
-  int64_t *host_counts;         /* host [P,2E] rows and picks of each rank */
+  int64_t wide;                 /* numbers that a rank tells: rows for each chunk and expert; with a capacity its picks too */
+  int64_t *my_counts, *host_counts; /* host [wide], [P,wide] of the layer under way */
+  int64_t *chunk_counts;        /* host [P,E] */
   float *dkept;                 /* device [R + 1] gradients of the triples' weights, and a zero */
   int32_t *send_token;          /* device [N K] */
   void *send, *dsend;           /* wire [N K,C] */
   struct mt_rows pre;           /* device [Q,2F]: of the layer under way, with recompute */
-  struct mt_rows arrive, rows, h, dpre; /* wire [Q,C], device [Q,C], [Q,F], [Q,2F] */
+  struct mt_rows arrive[MT_MOST_CHUNKS]; /* wire [Q,C] of each chunk: as rows arrive, then as they leave */
+  struct mt_rows rows, h, dpre; /* device [Q,C], [Q,F], [Q,2F] */
 };
 
 /* Makes the MoE layers of a model with `nmoe` of them; expert rows are in `params`. N = tokens, of sequences of T, that a
@@ -122,8 +139,11 @@ struct mt_moe {
 enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
                           const struct mt_params *params, int64_t N, int64_t T, int training, struct mt_moe **moe);
 void mt_moe_free(struct mt_moe *moe);
-/* Makes the row buffers hold what layer l's dispatch says (for moe.c). Local; counted growths. */
-void mt_moe_reserve(struct mt_moe *moe, int l);
+/* Cuts each layer's tokens into `nchunk` chunks (at first 1); ahead = 1: gradients of one layer may travel while those of
+ * another are computed. Between micro-steps; the same on all ranks. Local. */
+void mt_moe_cut(struct mt_moe *moe, int nchunk, int ahead);
+/* Makes the row buffers hold what the dispatch of a chunk of layer l says (for moe.c). Local; counted growths. */
+void mt_moe_reserve(struct mt_moe *moe, int l, int c);
 /* Bytes of a row on the wire. Pure. */
 static inline int64_t mt_moe_row_bytes(const struct mt_moe *moe)
 {
@@ -136,23 +156,29 @@ void mt_moe_begin_step(struct mt_moe *moe, int64_t number, double tokens, double
 /* Begins a micro-step of `sequences` sequences of T tokens here, from number `first` of the step on. `key` numbers micro-steps
  * of the run: random layouts are a function of it. Local. */
 void mt_moe_begin_micro(struct mt_moe *moe, int64_t first, int64_t sequences, int64_t key);
-/* After the last layer's counts: the part of the balance loss that needs all layers. Local. */
-void mt_moe_end_forward(struct mt_moe *moe);
 
-/* Forward. x [N,C] normed input; wg [E,C] router weights (f32); out [N,C] residual stream (added to). */
+/* Pieces of the forward pass of MoE layer l, of chunk c of its tokens. x [N,C] normed input; wg [E,C] router weights (f32);
+ * out [N,C] residual stream (added to). Those that communicate ("collective") neither compute nor share scratch with those
+ * that do not, so that a thread of its own may run them, one at a time, while the others run. */
 void mt_moe_gate(struct mt_moe *moe, int l, const void *x, const float *wg);
-void mt_moe_counts(struct mt_moe *moe, int l);  /* collective */
-void mt_moe_unshard(struct mt_moe *moe, int l); /* collective; nothing to do where the pool still holds the layer */
-void mt_moe_dispatch(struct mt_moe *moe, int l, const void *x); /* collective */
-void mt_moe_experts(struct mt_moe *moe, int l);
-void mt_moe_combine(struct mt_moe *moe, int l, void *out); /* collective */
+void mt_moe_counts(struct mt_moe *moe, int l);                     /* collective */
+void mt_moe_pack(struct mt_moe *moe, int l, int c, const void *x); /* plans the dispatch; chunk 0 first */
+void mt_moe_unshard_inter(struct mt_moe *moe, int l);              /* collective; nothing to do where the pool has the layer */
+void mt_moe_unshard_intra(struct mt_moe *moe, int l);              /* collective; right behind it */
+void mt_moe_dispatch(struct mt_moe *moe, int l, int c);            /* collective */
+void mt_moe_experts(struct mt_moe *moe, int l, int c);
+void mt_moe_combine(struct mt_moe *moe, int l, int c);             /* collective */
+void mt_moe_merge(struct mt_moe *moe, int l, int c, void *out);
 
-/* Backward. dout [N,C] gradient of the residual stream; dx [N,C] gradient of the normed input (overwritten by
- * dispatch_back, added to by gate_back); dwg [E,C] += . */
-void mt_moe_combine_back(struct mt_moe *moe, int l, const void *dout); /* collective */
-void mt_moe_experts_back(struct mt_moe *moe, int l);
-void mt_moe_dispatch_back(struct mt_moe *moe, int l, void *dx); /* collective */
-void mt_moe_reshard(struct mt_moe *moe, int l);                 /* collective */
+/* Backward. dout [N,C] gradient of the residual stream; dx [N,C] gradient of the normed input (overwritten by merge_back,
+ * added to by gate_back); dwg [E,C] += . */
+void mt_moe_pack_back(struct mt_moe *moe, int l, int c, const void *dout);
+void mt_moe_combine_back(struct mt_moe *moe, int l, int c);        /* collective */
+void mt_moe_experts_back(struct mt_moe *moe, int l, int c);        /* chunks in their order: gradients of weights are sums */
+void mt_moe_dispatch_back(struct mt_moe *moe, int l, int c);       /* collective */
+void mt_moe_merge_back(struct mt_moe *moe, int l, int c, void *dx);
+void mt_moe_reshard_intra(struct mt_moe *moe, int l);              /* collective */
+void mt_moe_reshard_inter(struct mt_moe *moe, int l);              /* collective; right behind it */
 void mt_moe_gate_back(struct mt_moe *moe, int l, void *dx, const void *x, const float *wg, float *dwg);
 
 #endif

@@ -29,22 +29,66 @@ static void rows_reserve(struct mt_moe *moe, struct mt_rows *rows, enum mt_space
   rows->data = device_new(moe, MT_TAG_ROW, space, rows->bytes);
 }
 
-void mt_moe_reserve(struct mt_moe *moe, int l)
+void mt_moe_reserve(struct mt_moe *moe, int l, int c)
 {
   struct mt_device *device = moe->device;
-  struct mt_moe_layer *layer = &moe->layer[l];
+  struct mt_moe_chunk *chunk = &moe->layer[l].chunk[c];
   const int64_t C = moe->C, F = moe->F;
-  int64_t Q = layer->dispatch.received;
-  rows_reserve(moe, &layer->gather, MT_DEVICE, Q * 4);
-  rows_reserve(moe, &layer->scatter, MT_DEVICE, Q * 4);
-  rows_reserve(moe, &layer->x, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
-  rows_reserve(moe, layer->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
-  rows_reserve(moe, &moe->arrive, MT_WIRE, Q * mt_moe_row_bytes(moe));
+  int64_t Q = chunk->dispatch.received;
+  rows_reserve(moe, &chunk->gather, MT_DEVICE, Q * 4);
+  rows_reserve(moe, &chunk->scatter, MT_DEVICE, Q * 4);
+  rows_reserve(moe, &chunk->x, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
+  rows_reserve(moe, chunk->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->arrive[c], MT_WIRE, Q * mt_moe_row_bytes(moe));
   rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->h, MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->dpre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
-  mt_exchange_plan(moe->exchange, layer->plan, &moe->dispatcher.pattern, mt_moe_row_bytes(moe));
-  mt_exchange_reserve(moe->exchange, layer->plan);
+  mt_exchange_plan(moe->exchange, chunk->plan, &moe->dispatcher.pattern, mt_moe_row_bytes(moe));
+}
+
+static void chunks_free(struct mt_moe *moe, struct mt_moe_layer *layer)
+{
+  for (int c = 0; c < moe->nchunk; c++) {
+    struct mt_moe_chunk *chunk = &layer->chunk[c];
+    mt_dispatch_free(&chunk->dispatch);
+    mt_exchange_plan_free(chunk->plan);
+    device_free(moe, MT_DEVICE, chunk->gather.data);
+    device_free(moe, MT_DEVICE, chunk->scatter.data);
+    device_free(moe, MT_DEVICE, chunk->x.data);
+    device_free(moe, MT_DEVICE, chunk->own_pre.data);
+  }
+  mt_free(layer->chunk);
+}
+
+/* Gradients travel from where they are computed, or over wire_grad. */
+static enum mt_space grad_space(const struct mt_moe *moe)
+{
+  return moe->device->host != moe->device ? MT_DEVICE : MT_WIRE;
+}
+
+void mt_moe_cut(struct mt_moe *moe, int nchunk, int ahead)
+{
+  MT_CHECK(nchunk >= 1 && nchunk <= MT_MOST_CHUNKS, "a layer's tokens in %d chunks", nchunk);
+  for (int l = 0; l < moe->nmoe; l++) {
+    struct mt_moe_layer *layer = &moe->layer[l];
+    if (layer->chunk)
+      chunks_free(moe, layer);
+    layer->chunk = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_chunk, nchunk);
+    for (int c = 0; c < nchunk; c++) {
+      layer->chunk[c].pre = moe->recompute ? &moe->pre : &layer->chunk[c].own_pre;
+      layer->chunk[c].dispatch = mt_dispatch_new(moe->nslot);
+      layer->chunk[c].plan = mt_exchange_plan_new();
+    }
+  }
+  moe->nchunk = nchunk;
+  moe->wide = (nchunk + (moe->capacity ? 1 : 0)) * moe->E;
+  mt_free(moe->my_counts);
+  mt_free(moe->host_counts);
+  moe->my_counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->wide);
+  moe->host_counts = MT_NEW(MT_TAG_PLAN, int64_t, moe->wide * moe->comm->size);
+  moe->ngrad = 1 + ahead;
+  if (moe->slot_grad[0] && ahead && !moe->slot_grad[1])
+    moe->slot_grad[1] = device_new(moe, MT_TAG_SLOT, grad_space(moe), moe->nslot * moe->stride * 4);
 }
 
 static void layer_new(struct mt_moe *moe, int l)
@@ -69,9 +113,6 @@ static void layer_new(struct mt_moe *moe, int l)
   }
   layer->aux = MT_NEW(MT_TAG_ACTIVATION, float, (N / moe->T + 1) * E);
   layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
-  layer->pre = moe->recompute ? &moe->pre : &layer->own_pre;
-  layer->dispatch = mt_dispatch_new(moe->nslot);
-  layer->plan = mt_exchange_plan_new();
   layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
   layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
 }
@@ -93,14 +134,9 @@ static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
   }
   mt_free(layer->aux);
   mt_free(layer->counts);
-  mt_dispatch_free(&layer->dispatch);
-  mt_exchange_plan_free(layer->plan);
   device_free(moe, MT_DEVICE, layer->place);
   device_free(moe, MT_WIRE, layer->back);
-  device_free(moe, MT_DEVICE, layer->gather.data);
-  device_free(moe, MT_DEVICE, layer->scatter.data);
-  device_free(moe, MT_DEVICE, layer->x.data);
-  device_free(moe, MT_DEVICE, layer->own_pre.data);
+  chunks_free(moe, layer);
 }
 
 /* 1 if this rank's slots of a layer are, one behind the other, experts that are whole on it, and no other slot of the layout
@@ -198,10 +234,10 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   if (moe->round && device->ctype == MT_F32)
     moe->rounded = device_new(moe, MT_TAG_SLOT, MT_DEVICE, elements * 2);
   moe->in_slot[0][0] = moe->in_slot[1][0] = -1;
-  if (training && !moe->in_place) {
+  if (training && !moe->in_place)
+    moe->slot_grad[0] = device_new(moe, MT_TAG_SLOT, grad_space(moe), elements * 4);
+  if (training && apart)
     moe->wire_grad = device_new(moe, MT_TAG_SLOT, MT_WIRE, elements * 4);
-    moe->slot_grad = apart ? device_new(moe, MT_TAG_SLOT, MT_DEVICE, elements * 4) : moe->wire_grad;
-  }
   int64_t B = N / T + 1, R = N * K;
   moe->host_first = MT_NEW(MT_TAG_PLAN, int32_t, N + 1);
   for (int64_t t = 0; t <= N; t++)
@@ -211,12 +247,13 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   if (moe->capacity) {
     moe->host_pick = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
     moe->host_triple = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
-    moe->host_counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)comm->size * 2 * E);
     moe->dkept = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (R + 1) * 4);
   }
   moe->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_layer, moe->nmoe);
   for (int l = 0; l < moe->nmoe; l++)
     layer_new(moe, l);
+  moe->chunk_counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)comm->size * E);
+  mt_moe_cut(moe, 1, 0);
 
   moe->pool_p = MT_ZNEW(MT_TAG_PLAN, double, E);
   moe->pool_picks = MT_ZNEW(MT_TAG_PLAN, double, E);
@@ -259,8 +296,8 @@ void mt_moe_free(struct mt_moe *moe)
   device_free(moe, MT_WIRE, moe->slot[0]);
   if (moe->slot[1] != moe->slot[0])
     device_free(moe, MT_WIRE, moe->slot[1]);
-  if (moe->slot_grad != moe->wire_grad)
-    device_free(moe, MT_DEVICE, moe->slot_grad);
+  for (int i = 0; i < 2; i++)
+    device_free(moe, grad_space(moe), moe->slot_grad[i]);
   device_free(moe, MT_WIRE, moe->wire_grad);
   mt_forced_free(moe->forced);
   mt_free(moe->pool_p);
@@ -278,13 +315,16 @@ void mt_moe_free(struct mt_moe *moe)
   device_free(moe, MT_DEVICE, moe->first);
   mt_free(moe->host_pick);
   mt_free(moe->host_triple);
+  mt_free(moe->my_counts);
   mt_free(moe->host_counts);
+  mt_free(moe->chunk_counts);
   device_free(moe, MT_DEVICE, moe->dkept);
   device_free(moe, MT_DEVICE, moe->send_token);
   device_free(moe, MT_WIRE, moe->send);
   device_free(moe, MT_WIRE, moe->dsend);
   device_free(moe, MT_DEVICE, moe->pre.data);
-  device_free(moe, MT_WIRE, moe->arrive.data);
+  for (int c = 0; c < MT_MOST_CHUNKS; c++)
+    device_free(moe, MT_WIRE, moe->arrive[c].data);
   device_free(moe, MT_DEVICE, moe->rows.data);
   device_free(moe, MT_DEVICE, moe->h.data);
   device_free(moe, MT_DEVICE, moe->dpre.data);

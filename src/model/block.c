@@ -241,7 +241,7 @@ const char *mt_model_find_nonfinite(struct mt_model *model, int *layer)
       if (!all_finite(model, model->moe->layer[arch->block[l].moe].p, N * arch->E))
         return "router";
       const struct mt_moe_layer *experts = &model->moe->layer[arch->block[l].moe];
-      if (model->moe->wire == MT_F32 && !all_finite(model, experts->back, experts->dispatch.sent * arch->C))
+      if (model->moe->wire == MT_F32 && !all_finite(model, experts->back, experts->routing.nrow * arch->C))
         return "experts";
     }
     if (!all_finite(model, model->x[l + 1], N * arch->C))

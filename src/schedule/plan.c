@@ -24,6 +24,7 @@ struct builder {
   int gradient, sent;       /* shared gradients that are ready, and that travel already; parts of MT_WHOLE */
   int gradient_after;       /* task behind which they are ready */
   int reduced;
+  int begun;                /* the micro-step's first task: its batch, and layouts */
 };
 
 /* A chunk's share, so that all together are the whole. */
@@ -34,6 +35,8 @@ static int share(int chunk, int chunks)
 
 static enum mt_lane level(const struct builder *b, enum mt_task_kind kind, enum mt_lane natural)
 {
+  if (b->plan->one_wire && natural != MT_LANE_COMPUTE)
+    return b->shape->several ? MT_LANE_INTER : MT_LANE_INTRA;
   int rows = kind == MT_TASK_ROWS_GATHER || kind == MT_TASK_ROWS_SCATTER;
   if (rows && b->plan->one_queue && b->shape->several)
     return MT_LANE_INTER;
@@ -94,7 +97,7 @@ static void unshard(struct builder *b, int layer)
   int half = moe_number(b, layer) % 2, now = b->layer;
   b->layer = layer;
   int part = b->held[half] == layer ? 0 : MT_WHOLE; /* the last two layers are still there when backward begins */
-  int task = add(b, MT_TASK_UNSHARD_INTER, INTER, 0, part, b->used[half], -1);
+  int task = add(b, MT_TASK_UNSHARD_INTER, INTER, 0, part, b->used[half], b->begun);
   b->unsharded[half] = add(b, MT_TASK_UNSHARD_INTRA, INTRA, 0, part, task, -1);
   b->held[half] = layer;
   b->layer = now;
@@ -315,7 +318,7 @@ static void micro_step(struct builder *b, int micro)
   b->layer = -1;
   int after = -1;
   if (shape->whole) {
-    after = add(b, MT_TASK_BATCH, COMPUTE, 0, MT_WHOLE, -1, -1);
+    after = b->begun = add(b, MT_TASK_BATCH, COMPUTE, 0, MT_WHOLE, b->resharded[0], b->resharded[1]);
     after = add(b, MT_TASK_EMBED, COMPUTE, 0, MT_WHOLE, after, -1);
   }
   for (int a = 0; a < b->plan->chunks; a++)
@@ -324,6 +327,8 @@ static void micro_step(struct builder *b, int micro)
     forward_layer(b, l);
   join_all(b, 0);
   b->layer = -1;
+  if (shape->follows && shape->backward && micro == shape->nmicro - 1)
+    add(b, MT_TASK_PLAN, COMPUTE, 0, MT_WHOLE, b->ready[b->plan->chunks - 1], -1);
   if (shape->whole) {
     after = add(b, MT_TASK_HEAD, COMPUTE, 0, MT_WHOLE, b->ready[b->plan->chunks - 1], -1);
     for (int a = 0; a < b->plan->chunks; a++)
@@ -351,20 +356,26 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
                  plan->degree[i] <= MT_MOST_CHUNKS,
              "a plan of %d chunks and degree %d", plan->chunks, plan->degree[i]);
   struct builder b = {.shape = shape, .plan = plan, .last = -1, .open = -1, .unsharded = {-1, -1}, .used = {-1, -1},
-                      .resharded = {-1, -1}, .held = {-1, -1}, .delayed = -1, .gradient_after = -1, .reduced = -1};
+                      .resharded = {-1, -1}, .held = {-1, -1}, .delayed = -1, .gradient_after = -1, .reduced = -1, .begun = -1};
   memset(b.chain, 0xff, sizeof b.chain); /* -1 */
   for (int m = 0; m < shape->nmicro; m++)
     micro_step(&b, m);
   if (!shape->backward)
     return b.tasks;
   b.micro = -1;
+  int told = -1;
+  if (shape->follows)
+    told = add(&b, MT_TASK_TELL, INTER, 0, MT_WHOLE, b.chain[MT_TASK_PLAN], -1);
   reduce(&b, MT_WHOLE);
-  if (shape->whole) {
-    int after = add_task(&b, (struct mt_task){.kind = MT_TASK_STATISTICS, .lane = INTER, .layer = -1, .part = MT_WHOLE,
-                                              .dep = {b.reduced, b.resharded[0], b.resharded[1]}, .ndep = 3});
-    after = add(&b, MT_TASK_UPDATE, COMPUTE, 0, MT_WHOLE, after, -1);
-    add(&b, MT_TASK_PUBLISH, INTER, 0, MT_WHOLE, after, -1);
-  }
+  if (!shape->whole)
+    return b.tasks;
+  int after = add_task(&b, (struct mt_task){.kind = MT_TASK_NORM, .lane = COMPUTE, .layer = -1, .part = MT_WHOLE,
+                                            .dep = {b.reduced, b.resharded[0], b.resharded[1]}, .ndep = 3});
+  after = add(&b, MT_TASK_STATISTICS, INTER, 0, MT_WHOLE, after, -1);
+  if (shape->follows)
+    after = add(&b, MT_TASK_ADOPT, INTER, 0, MT_WHOLE, after, told);
+  after = add(&b, MT_TASK_UPDATE, COMPUTE, 0, MT_WHOLE, after, -1);
+  add(&b, MT_TASK_PUBLISH, INTER, 0, MT_WHOLE, after, -1);
   return b.tasks;
 }
 

@@ -25,6 +25,7 @@ struct mt_shape {
   int recompute;  /* attention again in the backward pass */
   int whole;      /* 1: batch, embedding, head and update too; 0: layers alone (the papers' grids) */
   int backward;   /* 0: the forward pass alone */
+  int follows;    /* layouts are planned anew in the step */
   int64_t gradient_bytes; /* of all shared parameters; 0 = unknown */
   int layer_part; /* of the shared gradients, a layer's; parts of MT_WHOLE. The rest is ready with the embedding's */
 };
@@ -46,6 +47,7 @@ struct mt_plan {
   int chunks;    /* along the batch: whole sequences, attention included; at least 1 */
   int degree[2]; /* chunks of the MoE part, forward and backward: multiples of `chunks` */
   int one_queue; /* what an MoE layer's rows do within nodes and between them takes turns */
+  int one_wire;  /* one communication at a time, on whatever level: what the executor's one thread can do */
   int tiled;     /* each of the experts' products overlaps with its neighbouring exchange, and with nothing else */
   int prefetch;  /* the next MoE layer's experts are unsharded while this one's compute */
   int delay;     /* gradients of the MoE layer before travel while this one's experts compute */

@@ -1,6 +1,7 @@
 /* Published schedules as plans; see scheme.h. */
 #include "schedule/scheme.h"
 #include <stddef.h>
+#include <string.h>
 
 const char *mt_scheme_name(enum mt_scheme scheme)
 {
@@ -10,6 +11,14 @@ const char *mt_scheme_name(enum mt_scheme scheme)
       [MT_SCHEME_COCONET] = "coconet",     [MT_SCHEME_FSMOE_ONE] = "fsmoe-one",   [MT_SCHEME_FSMOE] = "fsmoe",
       [MT_SCHEME_MAST] = "mast",           [MT_SCHEME_LAER] = "laer"};
   return (unsigned)scheme < MT_NSCHEME ? names[scheme] : "unknown";
+}
+
+enum mt_scheme mt_scheme_named(const char *name)
+{
+  enum mt_scheme scheme = MT_SCHEME_AUTO;
+  while (scheme < MT_NSCHEME && strcmp(name, mt_scheme_name(scheme)))
+    scheme++;
+  return scheme;
 }
 
 int mt_scheme_moe_only(enum mt_scheme scheme)
@@ -238,5 +247,32 @@ struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct 
       }
     }
   }
+  return best;
+}
+
+struct mt_plan mt_scheme_run(enum mt_scheme scheme, int degree, const struct mt_shape *shape, const struct mt_costs *costs,
+                             enum mt_scheme *chosen)
+{
+  struct mt_plan best = {0};
+  int64_t least = INT64_MAX;
+  const int first = degree ? degree : 1, last = degree ? degree : MT_MOST_CHUNKS;
+  for (int d = first; d <= last; d++)
+    for (int ahead = 0; ahead <= 1; ahead++) {
+      int serial = scheme == MT_SCHEME_SEQUENTIAL || (scheme == MT_SCHEME_AUTO && !ahead && d == 1);
+      if ((scheme == MT_SCHEME_LAER && !ahead) || (scheme != MT_SCHEME_LAER && scheme != MT_SCHEME_AUTO && ahead))
+        continue;
+      struct mt_plan plan = {.serial = serial, .chunks = 1, .degree = {d, d}, .one_wire = 1, .prefetch = ahead, .delay = ahead};
+      int64_t time = time_of(shape, &plan, costs);
+      if (scheme == MT_SCHEME_AUTO && !serial)
+        time += time / 50; /* threads are not free, and predictions not exact */
+      if (time >= least)
+        continue;
+      least = time;
+      best = plan;
+      *chosen = scheme != MT_SCHEME_AUTO ? scheme
+                : serial                 ? MT_SCHEME_SEQUENTIAL
+                : ahead                  ? MT_SCHEME_LAER
+                                         : MT_SCHEME_PIPEMOE;
+    }
   return best;
 }

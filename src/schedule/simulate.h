@@ -7,10 +7,6 @@
 #define MT_SIMULATE_H
 #include "schedule/cost.h"
 
-struct mt_span {
-  int64_t start_ns, end_ns;
-};
-
 struct mt_simulation {
   int64_t total_ns;
   int64_t lane_ns[MT_NLANE];  /* work of each lane: three bounds */

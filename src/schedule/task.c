@@ -5,17 +5,25 @@
 #include "base/status.h"
 #include "comm/comm.h"
 
+static void set_capacity(struct mt_tasks *tasks, int capacity)
+{
+  struct mt_task *task = MT_NEW(MT_TAG_PLAN, struct mt_task, capacity);
+  if (tasks->n)
+    memcpy(task, tasks->task, (size_t)tasks->n * sizeof *task);
+  mt_free(tasks->task);
+  tasks->task = task;
+  tasks->capacity = capacity;
+}
+
+void mt_tasks_trim(struct mt_tasks *tasks)
+{
+  set_capacity(tasks, tasks->n);
+}
+
 int mt_tasks_add(struct mt_tasks *tasks, const struct mt_task *task)
 {
-  if (tasks->n == tasks->capacity) {
-    int capacity = tasks->capacity ? 2 * tasks->capacity : 256;
-    struct mt_task *more = MT_NEW(MT_TAG_PLAN, struct mt_task, capacity);
-    if (tasks->n)
-      memcpy(more, tasks->task, (size_t)tasks->n * sizeof *more);
-    mt_free(tasks->task);
-    tasks->task = more;
-    tasks->capacity = capacity;
-  }
+  if (tasks->n == tasks->capacity)
+    set_capacity(tasks, tasks->capacity ? 2 * tasks->capacity : 256);
   int index = tasks->n++;
   struct mt_task *added = &tasks->task[index];
   *added = *task;
@@ -36,19 +44,25 @@ void mt_tasks_free(struct mt_tasks *tasks)
   *tasks = (struct mt_tasks){0};
 }
 
-void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times)
+void mt_task_run(const struct mt_task *task, struct mt_task_times *times, double zero, struct mt_span *span)
 {
-  double before = mt_time();
-  for (int i = 0; i < tasks->n; i++) {
-    const struct mt_task *task = &tasks->task[i];
+  const double before = mt_time();
+  if (task->run)
     task->run(task->self, task);
-    if (task->lane == MT_LANE_COMPUTE)
-      mt_slow(before);
-    double now = mt_time();
-    times->lane_s[task->lane] += now - before;
-    times->kind_s[task->kind] += now - before;
-    before = now;
-  }
+  if (task->run && task->lane == MT_LANE_COMPUTE)
+    mt_slow(before);
+  const double now = mt_time();
+  times->lane_s[task->lane] += now - before;
+  times->kind_s[task->kind] += now - before;
+  if (span)
+    *span = (struct mt_span){(int64_t)(1e9 * (before - zero)), (int64_t)(1e9 * (now - zero))};
+}
+
+void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times, struct mt_span *span)
+{
+  const double zero = mt_time();
+  for (int i = 0; i < tasks->n; i++)
+    mt_task_run(&tasks->task[i], times, zero, span ? &span[i] : NULL);
 }
 
 const char *mt_task_name(enum mt_task_kind kind)
@@ -86,6 +100,7 @@ const char *mt_task_name(enum mt_task_kind kind)
       [MT_TASK_PLAN] = "plan",
       [MT_TASK_TELL] = "tell",
       [MT_TASK_REDUCE] = "reduce",
+      [MT_TASK_NORM] = "norm",
       [MT_TASK_STATISTICS] = "statistics",
       [MT_TASK_ADOPT] = "adopt",
       [MT_TASK_UPDATE] = "update",

@@ -1,5 +1,6 @@
 /* A step is a list of tasks with dependencies on three lanes. One list, built once per shape and plan (plan.h) and the
- * same on all ranks, is run in real time (mt_tasks_run) or replayed in virtual time (simulate.h).
+ * same on all ranks, is run in real time (mt_tasks_run; lanes beside each other: executor.h) or replayed in virtual time
+ * (simulate.h).
  *
  * A lane runs its tasks one after the other in list order; list order is a valid order of them all, because every
  * dependency points backwards. So all ranks communicate in the same order whatever their timing. */
@@ -44,6 +45,7 @@ enum mt_task_kind {
   MT_TASK_PLAN,   /* wakes the planner of layouts; after the last micro-step's counts */
   MT_TASK_TELL,   /* its plans set out to all ranks */
   MT_TASK_REDUCE, /* a piece of the shared parameters' gradients */
+  MT_TASK_NORM,   /* this rank's part of the gradient's norm */
   MT_TASK_STATISTICS,
   MT_TASK_ADOPT,  /* the plans of all ranks come into force */
   MT_TASK_UPDATE,
@@ -66,7 +68,7 @@ struct mt_task {
   enum mt_stage stage;
   int dep[4], ndep;    /* indices of tasks that must have ended, all smaller than this one's */
   int64_t cost_ns;     /* predicted, 0 = unknown */
-  void (*run)(void *self, const struct mt_task *task); /* cannot fail */
+  void (*run)(void *self, const struct mt_task *task); /* cannot fail; NULL = nothing to do */
   void *self;          /* borrowed */
 };
 
@@ -77,14 +79,23 @@ struct mt_tasks {
 
 /* Appends a task and returns its index. Of its dependencies, negative indices are left out. Local. */
 int mt_tasks_add(struct mt_tasks *tasks, const struct mt_task *task);
+/* Gives back the memory of tasks that might have been added. Local. */
+void mt_tasks_trim(struct mt_tasks *tasks);
 void mt_tasks_free(struct mt_tasks *tasks);
+
+struct mt_span {
+  int64_t start_ns, end_ns;
+};
 
 /* Seconds spent, by lane and by kind of task. */
 struct mt_task_times {
   double lane_s[MT_NLANE], kind_s[MT_NTASK_KIND];
 };
-/* Runs all tasks in order; what they took is added to *times. Collective in effect. */
-void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times);
+/* Runs one task; what it took is added to *times, when it ran (since `zero`, in seconds of mt_time) goes into *span unless
+ * that is NULL. */
+void mt_task_run(const struct mt_task *task, struct mt_task_times *times, double zero, struct mt_span *span);
+/* Runs all tasks in order on this thread. span: [n], or NULL. Collective in effect. */
+void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times, struct mt_span *span);
 const char *mt_task_name(enum mt_task_kind kind);
 const char *mt_lane_name(enum mt_lane lane);
 

@@ -34,12 +34,10 @@ void mt_trace_add(struct mt_trace *trace, const char *name, const struct mt_task
   }
 }
 
-enum mt_status mt_trace_write(struct mt_trace *trace, const char *path)
+enum mt_status mt_trace_write(const struct mt_trace *trace, const char *path)
 {
-  begin(trace);
-  mt_text_add(&trace->text, "{\"ph\":\"M\",\"name\":\"motley\",\"pid\":0,\"args\":{}}\n]}\n");
   FILE *file = fopen(path, "w");
-  int failed = !file || fwrite(trace->text.text, 1, (size_t)trace->text.length, file) != (size_t)trace->text.length;
+  int failed = !file || fputs(trace->text.text, file) < 0 || fputs("\n]}\n", file) < 0;
   int number = errno;
   if (file && fclose(file) && !failed) {
     failed = 1;
@@ -47,7 +45,11 @@ enum mt_status mt_trace_write(struct mt_trace *trace, const char *path)
   }
   if (failed)
     mt_error("%s: cannot be written: %s", path, strerror(number));
+  return failed ? MT_FAILED : MT_OK;
+}
+
+void mt_trace_free(struct mt_trace *trace)
+{
   mt_free(trace->text.text);
   *trace = (struct mt_trace){0};
-  return failed ? MT_FAILED : MT_OK;
 }

@@ -6,12 +6,14 @@
 #include "schedule/simulate.h"
 
 struct mt_trace {
-  struct mt_text_buffer text; /* owned until written */
+  struct mt_text_buffer text; /* owned; zero-initialised is empty */
   int nprocess;
 };
 /* Adds tasks that ran at span[n] under a name such as "fsmoe, predicted". Local. */
 void mt_trace_add(struct mt_trace *trace, const char *name, const struct mt_tasks *tasks, const struct mt_span *span);
-/* Writes the file and frees what was added. Local. MT_FAILED, said once, if it cannot be written. */
-enum mt_status mt_trace_write(struct mt_trace *trace, const char *path);
+/* Writes the file, over what was there; more may be added and written later. Local. MT_FAILED, said once, if it cannot be
+ * written. */
+enum mt_status mt_trace_write(const struct mt_trace *trace, const char *path);
+void mt_trace_free(struct mt_trace *trace);
 
 #endif

@@ -3,6 +3,7 @@
 #include "train/bench_attention.h"
 #include "train/bench_exchange.h"
 #include "train/bench_gemm.h"
+#include "train/bench_lanes.h"
 #include "train/bench_planner.h"
 #include "train/bench_relayout.h"
 #include "train/bench_step.h"
@@ -15,6 +16,8 @@ const struct mt_bench mt_benches[] = {
      "rows between ranks by every algorithm, beside what the nodes' uplinks allow"},
     {"gemm", MT_CMD_TRAIN | MT_CMD_BENCH, 1, mt_bench_gemm,
      "the matrix products of a micro-batch, beside the GEMM library at the same shapes"},
+    {"lanes", MT_CMD_TRAIN, 1, mt_bench_lanes,
+     "training steps under each schedule that can be run, beside what is predicted and the bound by the lanes' work"},
     {"planner", MT_CMD_BENCH, 0, mt_bench_planner,
      "time of layout policies and solved shares against the size of a made-up cluster"},
     {"relayout", MT_CMD_TRAIN, 1, mt_bench_relayout,

@@ -20,10 +20,13 @@ static void run(void *self, int which)
 {
   struct mt_moe *moe = self;
   moe->version++; /* else the slots are known to hold the layer already */
-  if (which == UNSHARD)
-    mt_moe_unshard(moe, 0);
-  else
-    mt_moe_reshard(moe, 0);
+  if (which == UNSHARD) {
+    mt_moe_unshard_inter(moe, 0);
+    mt_moe_unshard_intra(moe, 0);
+  } else {
+    mt_moe_reshard_intra(moe, 0);
+    mt_moe_reshard_inter(moe, 0);
+  }
 }
 
 struct traffic {

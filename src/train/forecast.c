@@ -11,6 +11,7 @@
 #include "experts/sizes.h"
 #include "model/model.h"
 #include "train/batch.h"
+#include "train/predict.h"
 
 static int64_t grown(int64_t held, int64_t need)
 {
@@ -102,7 +103,10 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
   }
   bytes[MT_TAG_PARAM] += 4 * mine;
   bytes[MT_TAG_OPTIMIZER] += 12 * mine;
-  bytes[MT_TAG_SLOT] += whole ? 0 : 12 * nslot * length;
+  enum mt_scheme scheme;
+  struct mt_costs costs;
+  int grads = mt_predict_plan(config, comm->cluster, &scheme, &costs).serial ? 1 : 2; /* gradients travel while others come */
+  bytes[MT_TAG_SLOT] += whole ? 0 : (8 + 4 * grads) * nslot * length;
   /* router and its copies, of each layer and shared */
   bytes[MT_TAG_ACTIVATION] += L * (4 * N * E + 4 * N + 12 * N * K + 4 * (B + 1) * E) + 4 * N * E + 4 * N * K +
                               (B + 1) * (4 * E + 16 * (E + 1));
@@ -122,6 +126,13 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
   bytes[MT_TAG_COMM] += (double)staging;
   bytes[MT_TAG_PLAN] += L * (8 * P * E + 8 * R + 8 * Q) + 16 * P * comm->node_size + 8 * N;
   mt_cut_free(&cut);
+}
+
+static int64_t batch_micro_steps(const struct mt_config *config, const struct mt_cluster *cluster)
+{
+  struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
+  mt_part_free(&batch.share);
+  return batch.nmicro;
 }
 
 enum mt_status mt_forecast(const struct mt_config *config, const struct mt_cluster *cluster, int rank, int64_t result[MT_NTAG])
@@ -179,6 +190,9 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
     bytes[MT_TAG_ACTIVATION] += (double)device->kernels->attention_work(device, &attention);
     device->ops->close(device);
   }
+  /* some 26 tasks a layer and micro-step, and what evaluation does of them */
+  const double tasks = (26 * (double)batch_micro_steps(config, cluster) + 13) * L + 32;
+  bytes[MT_TAG_PLAN] += tasks * (double)sizeof(struct mt_task);
   for (int tag = 0; tag < MT_NTAG; tag++)
     result[tag] = (int64_t)bytes[tag];
   mt_params_free(&params);

@@ -79,16 +79,18 @@ static enum mt_status generate(struct mt_session *session, int64_t T)
   float *logits = MT_NEW(MT_TAG_MISC, float, V);
   struct mt_candidate *work = MT_NEW(MT_TAG_MISC, struct mt_candidate, V);
   const struct mt_sampling sampling = {config->generate.temperature, config->generate.top_k, config->generate.top_p};
-  struct mt_tasks forward = {0}; /* the head is computed for one position alone */
   struct mt_task_times times = {0};
-  mt_pass_forward(&forward, model, 0, -1);
+  struct mt_tasks forward = mt_pass_tasks(model, &(struct mt_plan){.serial = 1, .chunks = 1, .degree = {1, 1}}, 1, 0);
+  for (int i = 0; i < forward.n; i++) /* the head is computed for one position alone */
+    if (forward.task[i].kind == MT_TASK_HEAD)
+      forward.task[i].run = NULL;
   for (int64_t i = 0; i < config->generate.length; i++) {
     mt_model_batch(model, comm->rank == 0);
     if (model->moe) { /* keys of their own, as those of evaluations */
       mt_moe_begin_step(model->moe, 0, (double)T, 1);
       mt_moe_begin_micro(model->moe, 0, model->B, ((int64_t)1 << 41) + i);
     }
-    mt_tasks_run(&forward, &times);
+    mt_tasks_run(&forward, &times, NULL);
     if (comm->rank == 0) {
       mt_model_logits(model, n - 1, 1, logits);
       if (n == T) {

@@ -1,6 +1,8 @@
 /* The passes of a micro-step as tasks; see pass.h. */
 #include "train/pass.h"
 #include <math.h>
+#include "base/memory.h"
+#include "base/status.h"
 
 #define MODEL(self) ((struct mt_model *)(self))
 #define MOE(self) (MODEL(self)->moe)
@@ -37,28 +39,41 @@ static void do_gate(void *self, const struct mt_task *task)
 static void do_counts(void *self, const struct mt_task *task)
 {
   mt_moe_counts(MOE(self), NUMBER(self, task));
-  if (NUMBER(self, task) == MOE(self)->nmoe - 1)
-    mt_moe_end_forward(MOE(self));
 }
 
-static void do_unshard(void *self, const struct mt_task *task)
+static void do_pack(void *self, const struct mt_task *task)
 {
-  mt_moe_unshard(MOE(self), NUMBER(self, task));
+  mt_moe_pack(MOE(self), NUMBER(self, task), task->chunk, MODEL(self)->layer[task->layer].y2);
+}
+
+static void do_unshard_inter(void *self, const struct mt_task *task)
+{
+  mt_moe_unshard_inter(MOE(self), NUMBER(self, task));
+}
+
+static void do_unshard_intra(void *self, const struct mt_task *task)
+{
+  mt_moe_unshard_intra(MOE(self), NUMBER(self, task));
 }
 
 static void do_dispatch(void *self, const struct mt_task *task)
 {
-  mt_moe_dispatch(MOE(self), NUMBER(self, task), MODEL(self)->layer[task->layer].y2);
+  mt_moe_dispatch(MOE(self), NUMBER(self, task), task->chunk);
 }
 
 static void do_experts(void *self, const struct mt_task *task)
 {
-  mt_moe_experts(MOE(self), NUMBER(self, task));
+  mt_moe_experts(MOE(self), NUMBER(self, task), task->chunk);
 }
 
 static void do_combine(void *self, const struct mt_task *task)
 {
-  mt_moe_combine(MOE(self), NUMBER(self, task), MODEL(self)->x[task->layer + 1]);
+  mt_moe_combine(MOE(self), NUMBER(self, task), task->chunk);
+}
+
+static void do_merge(void *self, const struct mt_task *task)
+{
+  mt_moe_merge(MOE(self), NUMBER(self, task), task->chunk, MODEL(self)->x[task->layer + 1]);
 }
 
 static void do_head(void *self, const struct mt_task *task)
@@ -73,24 +88,39 @@ static void do_head_and_back(void *self, const struct mt_task *task)
   mt_model_head(self, 1);
 }
 
+static void do_pack_back(void *self, const struct mt_task *task)
+{
+  mt_moe_pack_back(MOE(self), NUMBER(self, task), task->chunk, MODEL(self)->dx);
+}
+
 static void do_combine_back(void *self, const struct mt_task *task)
 {
-  mt_moe_combine_back(MOE(self), NUMBER(self, task), MODEL(self)->dx);
+  mt_moe_combine_back(MOE(self), NUMBER(self, task), task->chunk);
 }
 
 static void do_experts_back(void *self, const struct mt_task *task)
 {
-  mt_moe_experts_back(MOE(self), NUMBER(self, task));
+  mt_moe_experts_back(MOE(self), NUMBER(self, task), task->chunk);
 }
 
 static void do_dispatch_back(void *self, const struct mt_task *task)
 {
-  mt_moe_dispatch_back(MOE(self), NUMBER(self, task), MODEL(self)->dy);
+  mt_moe_dispatch_back(MOE(self), NUMBER(self, task), task->chunk);
 }
 
-static void do_reshard(void *self, const struct mt_task *task)
+static void do_merge_back(void *self, const struct mt_task *task)
 {
-  mt_moe_reshard(MOE(self), NUMBER(self, task));
+  mt_moe_merge_back(MOE(self), NUMBER(self, task), task->chunk, MODEL(self)->dy);
+}
+
+static void do_reshard_intra(void *self, const struct mt_task *task)
+{
+  mt_moe_reshard_intra(MOE(self), NUMBER(self, task));
+}
+
+static void do_reshard_inter(void *self, const struct mt_task *task)
+{
+  mt_moe_reshard_inter(MOE(self), NUMBER(self, task));
 }
 
 static void do_gate_back(void *self, const struct mt_task *task)
@@ -110,59 +140,52 @@ static void do_attention_back(void *self, const struct mt_task *task)
   mt_model_attention_back(self, task->layer);
 }
 
-/* ---- the lists ---- */
+static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
+    [MT_TASK_EMBED] = do_embed,
+    [MT_TASK_ATTENTION] = do_attention,
+    [MT_TASK_MLP] = do_mlp,
+    [MT_TASK_GATE] = do_gate,
+    [MT_TASK_COUNTS] = do_counts,
+    [MT_TASK_PACK] = do_pack,
+    [MT_TASK_UNSHARD_INTER] = do_unshard_inter,
+    [MT_TASK_UNSHARD_INTRA] = do_unshard_intra,
+    [MT_TASK_DISPATCH] = do_dispatch,
+    [MT_TASK_EXPERTS] = do_experts,
+    [MT_TASK_COMBINE] = do_combine,
+    [MT_TASK_MERGE] = do_merge,
+    [MT_TASK_PACK_BACK] = do_pack_back,
+    [MT_TASK_COMBINE_BACK] = do_combine_back,
+    [MT_TASK_EXPERTS_BACK] = do_experts_back,
+    [MT_TASK_DISPATCH_BACK] = do_dispatch_back,
+    [MT_TASK_MERGE_BACK] = do_merge_back,
+    [MT_TASK_RESHARD_INTRA] = do_reshard_intra,
+    [MT_TASK_RESHARD_INTER] = do_reshard_inter,
+    [MT_TASK_GATE_BACK] = do_gate_back,
+    [MT_TASK_MLP_BACK] = do_mlp_back,
+    [MT_TASK_ATTENTION_BACK] = do_attention_back,
+};
 
-static int add(struct mt_tasks *tasks, struct mt_model *model, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer,
-               void (*run)(void *, const struct mt_task *), int after, int and)
+struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan, int nmicro, int backward)
 {
-  return mt_tasks_add(tasks, &(struct mt_task){.kind = kind, .lane = lane, .micro = micro, .layer = layer, .part = MT_WHOLE,
-                                               .run = run, .self = model, .dep = {after, and}, .ndep = 2});
-}
-
-int mt_pass_forward(struct mt_tasks *tasks, struct mt_model *model, int micro, int last)
-{
-  const struct mt_arch *arch = &model->arch;
-  const enum mt_lane compute = MT_LANE_COMPUTE, wire = mt_pass_wire(model->comm);
-  last = add(tasks, model, MT_TASK_EMBED, compute, micro, -1, do_embed, last, -1);
-  for (int l = 0; l < arch->L; l++) {
-    last = add(tasks, model, MT_TASK_ATTENTION, compute, micro, l, do_attention, last, -1);
-    if (arch->block[l].moe < 0) {
-      last = add(tasks, model, MT_TASK_MLP, compute, micro, l, do_mlp, last, -1);
-      continue;
-    }
-    last = add(tasks, model, MT_TASK_GATE, compute, micro, l, do_gate, last, -1);
-    last = add(tasks, model, MT_TASK_COUNTS, wire, micro, l, do_counts, last, -1);
-    int weights = add(tasks, model, MT_TASK_UNSHARD_INTER, wire, micro, l, do_unshard, last, -1);
-    last = add(tasks, model, MT_TASK_DISPATCH, wire, micro, l, do_dispatch, last, -1);
-    last = add(tasks, model, MT_TASK_EXPERTS, compute, micro, l, do_experts, last, weights);
-    last = add(tasks, model, MT_TASK_COMBINE, wire, micro, l, do_combine, last, -1);
+  const struct mt_moe *moe = model->moe;
+  MT_CHECK(plan->chunks == 1 && !plan->tiled && plan->degree[0] == plan->degree[1] &&
+               (!moe || (moe->nchunk == plan->degree[0] && (plan->serial || !backward || moe->ngrad == 2))),
+           "a plan of %d chunks, degrees %d and %d, for what the model is not cut for", plan->chunks, plan->degree[0],
+           plan->degree[1]);
+  const int L = (int)model->arch.L;
+  unsigned char *dense = MT_NEW(MT_TAG_PLAN, unsigned char, L);
+  for (int l = 0; l < L; l++)
+    dense[l] = model->arch.block[l].moe < 0;
+  struct mt_shape shape = {.nlayer = L, .nmicro = nmicro, .dense = dense, .sequences = 1, .several = model->comm->nnode > 1,
+                           .sharded = 1, .gated = model->arch.gated, .recompute = model->config->train.recompute, .whole = 1,
+                           .backward = backward, .follows = moe && moe->relayout};
+  struct mt_tasks tasks = mt_plan_tasks(&shape, plan);
+  for (int i = 0; i < tasks.n; i++) {
+    struct mt_task *task = &tasks.task[i];
+    task->run = task->kind == MT_TASK_HEAD ? (backward ? do_head_and_back : do_head) : run_of[task->kind];
+    task->self = model;
   }
-  return last;
-}
-
-int mt_pass_head(struct mt_tasks *tasks, struct mt_model *model, int micro, int back, int last)
-{
-  return add(tasks, model, MT_TASK_HEAD, MT_LANE_COMPUTE, micro, -1, back ? do_head_and_back : do_head, last, -1);
-}
-
-int mt_pass_backward(struct mt_tasks *tasks, struct mt_model *model, int micro, int last)
-{
-  const struct mt_arch *arch = &model->arch;
-  const enum mt_lane compute = MT_LANE_COMPUTE, wire = mt_pass_wire(model->comm);
-  for (int l = (int)arch->L - 1; l >= 0; l--) {
-    if (model->config->train.recompute)
-      last = add(tasks, model, MT_TASK_ATTENTION, compute, micro, l, do_attention, last, -1);
-    if (arch->block[l].moe < 0)
-      last = add(tasks, model, MT_TASK_MLP_BACK, compute, micro, l, do_mlp_back, last, -1);
-    else {
-      int weights = add(tasks, model, MT_TASK_UNSHARD_INTER, wire, micro, l, do_unshard, last, -1);
-      last = add(tasks, model, MT_TASK_COMBINE_BACK, wire, micro, l, do_combine_back, last, -1);
-      last = add(tasks, model, MT_TASK_EXPERTS_BACK, compute, micro, l, do_experts_back, last, weights);
-      int grads = add(tasks, model, MT_TASK_RESHARD_INTER, wire, micro, l, do_reshard, last, -1);
-      last = add(tasks, model, MT_TASK_DISPATCH_BACK, wire, micro, l, do_dispatch_back, last, -1);
-      last = add(tasks, model, MT_TASK_GATE_BACK, compute, micro, l, do_gate_back, last, grads);
-    }
-    last = add(tasks, model, MT_TASK_ATTENTION_BACK, compute, micro, l, do_attention_back, last, -1);
-  }
-  return last;
+  mt_free(dense);
+  mt_tasks_trim(&tasks);
+  return tasks;
 }

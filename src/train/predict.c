@@ -281,6 +281,19 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
   return status;
 }
 
+struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_cluster *cluster, enum mt_scheme *scheme,
+                               struct mt_costs *costs)
+{
+  struct mt_shape shape;
+  unsigned char *dense = MT_ZNEW(MT_TAG_PLAN, unsigned char, config->model.num_hidden_layers);
+  struct mt_plan plan = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
+  *scheme = MT_SCHEME_SEQUENTIAL;
+  if (mt_predict(config, cluster, dense, &shape, costs) == MT_OK && cluster->nplace > 1 && config->model.num_local_experts > 0)
+    plan = mt_scheme_run(mt_scheme_named(config->schedule.policy), (int)config->schedule.degree, &shape, costs, scheme);
+  mt_free(dense);
+  return plan;
+}
+
 /* ---- motley simulate ---- */
 
 static void print_line(const char *name, const struct mt_plan *plan, const struct mt_simulation *s, double sequential_ns)
@@ -345,6 +358,7 @@ enum mt_status mt_predict_print(const struct mt_config *config, const struct mt_
   if (path) {
     trace_plan(&trace, "auto, predicted", &shape, &plan, &costs);
     status = mt_trace_write(&trace, path);
+    mt_trace_free(&trace);
   }
   mt_free(dense);
   return status;

@@ -12,6 +12,10 @@
 /* dense: [num_hidden_layers], becomes shape's; must outlive it. Pure; MT_USAGE, said once, if parallel.slots does not fit. */
 enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluster *cluster, unsigned char *dense,
                           struct mt_shape *shape, struct mt_costs *costs);
+/* The plan that a training step runs, from schedule.policy and schedule.degree; *scheme: whose it is; *costs: what it was
+ * chosen by. Alone, a rank computes one thing after the other. Pure, the same on all ranks. */
+struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_cluster *cluster, enum mt_scheme *scheme,
+                               struct mt_costs *costs);
 /* Prints the table of schedules; trace (NULL = none): the file that gets the lanes of the sequential and of the best one.
  * Local. */
 enum mt_status mt_predict_print(const struct mt_config *config, const struct mt_cluster *cluster, const char *trace);

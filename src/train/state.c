@@ -217,7 +217,9 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
                stored.parallel.dispatch == config->parallel.dispatch &&
                stored.parallel.relayout_interval == config->parallel.relayout_interval &&
                stored.parallel.relayout_window == config->parallel.relayout_window &&
-               stored.parallel.sharding == config->parallel.sharding;
+               stored.parallel.sharding == config->parallel.sharding &&
+               stored.schedule.degree == config->schedule.degree &&
+               (config->schedule.degree || !strcmp(stored.schedule.policy, config->schedule.policy));
   mt_free(difference);
   mt_config_free(&stored);
   if (status != MT_OK)

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "train/optimizer.h"
 #include "train/pass.h"
+#include "train/predict.h"
 #include <math.h>
 #include <string.h>
 
@@ -134,6 +135,13 @@ static void rank_loads(struct mt_step *step)
   }
 }
 
+static void do_norm(void *self, const struct mt_task *task)
+{
+  (void)task;
+  struct mt_step *step = self;
+  step->sum_squares = mt_optimizer_sum_squares(step->model);
+}
+
 static void do_statistics(void *self, const struct mt_task *task)
 {
   (void)task;
@@ -142,7 +150,7 @@ static void do_statistics(void *self, const struct mt_task *task)
   struct mt_step_result *result = &step->result;
   /* a step whose data could not be read must not be trained on */
   double sum[5] = {model->loss_sum, model->moe ? model->moe->sums.aux : 0, model->moe ? model->moe->sums.z : 0,
-                   mt_optimizer_sum_squares(model), step->status != MT_OK};
+                   step->sum_squares, step->status != MT_OK};
   mt_sum(step->comm, sum, 5);
   result->ce = sum[0];
   result->aux = sum[1];
@@ -176,11 +184,67 @@ static void do_publish(void *self, const struct mt_task *task)
 
 /* ---- the lists ---- */
 
-static int add(struct mt_step *step, struct mt_tasks *tasks, enum mt_task_kind kind, enum mt_lane lane, int micro, int layer,
-               void (*run)(void *, const struct mt_task *), int after)
+/* What a step does around the passes over the model. */
+static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
+    [MT_TASK_BATCH] = do_batch,   [MT_TASK_EMBED_BACK] = do_embed_back, [MT_TASK_PLAN] = do_plan,
+    [MT_TASK_TELL] = do_tell,     [MT_TASK_REDUCE] = do_reduce,         [MT_TASK_NORM] = do_norm,
+    [MT_TASK_ADOPT] = do_adopt,   [MT_TASK_UPDATE] = do_update,         [MT_TASK_STATISTICS] = do_statistics,
+    [MT_TASK_PUBLISH] = do_publish,
+};
+
+static void build_tasks(struct mt_step *step)
 {
-  return mt_tasks_add(tasks, &(struct mt_task){.kind = kind, .lane = lane, .micro = micro, .layer = layer, .part = MT_WHOLE,
-                                               .run = run, .self = step, .dep = {after}, .ndep = 1});
+  struct mt_model *model = step->model;
+  step->plan = mt_predict_plan(model->config, step->comm->cluster, &step->scheme, &step->costs);
+  if (model->moe)
+    mt_moe_cut(model->moe, step->plan.degree[0], !step->plan.serial);
+  step->forward = mt_pass_tasks(model, &step->plan, 1, 0);
+  step->tasks = mt_pass_tasks(model, &step->plan, (int)step->batch.nmicro, 1);
+  for (int i = 0; i < step->tasks.n; i++) {
+    struct mt_task *task = &step->tasks.task[i];
+    if (!run_of[task->kind])
+      continue;
+    task->run = run_of[task->kind];
+    task->self = step;
+  }
+  mt_tasks_cost(&step->tasks, &step->costs);
+  step->predicted_s = 1e-9 * (double)mt_simulate(&step->tasks, &step->costs, NULL).total_ns;
+  step->span = MT_ZNEW(MT_TAG_PLAN, struct mt_span, step->tasks.n);
+  /* Else in the list's order, which is the same. A device with memory of its own takes orders from one thread. */
+  if (!step->plan.serial && step->comm->threaded && model->device->host == model->device)
+    step->executor = mt_executor_new();
+  step->beside = step->executor != NULL;
+}
+
+/* What overlaps gains where links are slow and costs where cores are few, and no prediction knows how busy they are: so with
+ * auto the first steps after the first take turns, and the faster way stays. The bits are the same either way. */
+static void try_both(struct mt_step *step, double step_s)
+{
+  enum { TRIALS = 4 };
+  if (!step->executor || strcmp(step->config->schedule.policy, "auto") || step->tried > TRIALS)
+    return;
+  double *best = &step->tried_s[step->beside];
+  if (step->tried)
+    *best = *best == 0 || step_s < *best ? step_s : *best;
+  step->beside = (int)(step->tried % 2);
+  if (step->tried++ < TRIALS)
+    return;
+  step->beside = step->tried_s[1] <= step->tried_s[0];
+  mt_info("schedule: a step takes %.3g s with communication beside computing, %.3g s one after the other: %s", step->tried_s[1],
+          step->tried_s[0], step->beside ? "beside" : "one after the other");
+}
+
+/* Returns the seconds in which this rank's computing waited for communication. */
+static double run_tasks(struct mt_step *step, const struct mt_tasks *tasks, struct mt_task_times *times, struct mt_span *span)
+{
+  if (!step->beside) {
+    mt_tasks_run(tasks, times, span);
+    return times->lane_s[MT_LANE_INTRA] + times->lane_s[MT_LANE_INTER];
+  }
+  step->comm->beside = 1;
+  double waited = mt_executor_run(step->executor, tasks, times, span);
+  step->comm->beside = 0;
+  return waited;
 }
 
 struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
@@ -199,26 +263,7 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->result.load = MT_ZNEW(MT_TAG_PLAN, double, nmoe);
   step->most_rows = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
-  mt_pass_head(&step->forward, model, 0, 0, mt_pass_forward(&step->forward, model, 0, -1));
-  const int following = model->moe && model->moe->relayout;
-  int last = -1;
-  for (int m = 0; m < step->batch.nmicro; m++) {
-    last = add(step, &step->tasks, MT_TASK_BATCH, MT_LANE_COMPUTE, m, -1, do_batch, last);
-    last = mt_pass_forward(&step->tasks, model, m, last);
-    if (following && m == step->batch.nmicro - 1)
-      last = add(step, &step->tasks, MT_TASK_PLAN, MT_LANE_COMPUTE, m, -1, do_plan, last);
-    last = mt_pass_head(&step->tasks, model, m, 1, last);
-    last = mt_pass_backward(&step->tasks, model, m, last);
-    last = add(step, &step->tasks, MT_TASK_EMBED_BACK, MT_LANE_COMPUTE, m, -1, do_embed_back, last);
-  }
-  if (following)
-    last = add(step, &step->tasks, MT_TASK_TELL, mt_pass_wire(step->comm), -1, -1, do_tell, last);
-  last = add(step, &step->tasks, MT_TASK_REDUCE, mt_pass_wire(step->comm), -1, -1, do_reduce, last);
-  last = add(step, &step->tasks, MT_TASK_STATISTICS, mt_pass_wire(step->comm), -1, -1, do_statistics, last);
-  if (following)
-    last = add(step, &step->tasks, MT_TASK_ADOPT, mt_pass_wire(step->comm), -1, -1, do_adopt, last);
-  last = add(step, &step->tasks, MT_TASK_UPDATE, MT_LANE_COMPUTE, -1, -1, do_update, last);
-  add(step, &step->tasks, MT_TASK_PUBLISH, mt_pass_wire(step->comm), -1, -1, do_publish, last);
+  build_tasks(step);
   return step;
 }
 
@@ -226,6 +271,8 @@ void mt_step_free(struct mt_step *step)
 {
   if (!step)
     return;
+  mt_executor_free(step->executor);
+  mt_free(step->span);
   mt_tasks_free(&step->tasks);
   mt_tasks_free(&step->forward);
   mt_part_free(&step->batch.share);
@@ -252,9 +299,9 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   if (step->model->moe)
     mt_moe_begin_step(step->model->moe, number, (double)batch * (double)T, (double)batch);
   step->times = (struct mt_task_times){0};
-  mt_tasks_run(&step->tasks, &step->times);
+  const double exposed = run_tasks(step, &step->tasks, &step->times, step->span);
 
-  double most[MT_NLANE + 3];
+  double most[MT_NLANE + 4];
   memcpy(most, step->times.lane_s, sizeof step->times.lane_s);
   most[MT_NLANE] = step->comm->wait_s - waited;
   most[MT_NLANE + 1] = mt_time() - start;
@@ -262,17 +309,33 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   for (int k = MT_TASK_PACK; k <= MT_TASK_RESHARD_INTER; k++)
     if (k <= MT_TASK_MERGE || k >= MT_TASK_PACK_BACK)
       most[MT_NLANE + 2] += step->times.kind_s[k];
-  mt_max(step->comm, most, MT_NLANE + 3);
+  most[MT_NLANE + 3] = exposed;
+  mt_max(step->comm, most, MT_NLANE + 4);
   memcpy(result->lane_s, most, sizeof result->lane_s);
   result->wait_s = most[MT_NLANE];
   result->step_s = most[MT_NLANE + 1];
   result->experts_s = most[MT_NLANE + 2];
+  result->exposed_s = most[MT_NLANE + 3];
   int64_t counts[3] = {mt_memory_bytes(), mt_memory_growths() - grown, step->status};
   mt_max_int(step->comm, counts, 3);
   result->mem_bytes = counts[0];
   result->growths = counts[1];
+  try_both(step, result->step_s);
   result->source = (enum mt_status)counts[2];
   return result;
+}
+
+void mt_step_trace(const struct mt_step *step, struct mt_trace *trace)
+{
+  char *name = mt_format("step %lld, rank %d", (long long)step->number, step->comm->rank);
+  mt_trace_add(trace, name, &step->tasks, step->span);
+  mt_free(name);
+  struct mt_span *span = MT_NEW(MT_TAG_PLAN, struct mt_span, step->tasks.n);
+  mt_simulate(&step->tasks, &step->costs, span);
+  name = mt_format("step %lld, predicted", (long long)step->number);
+  mt_trace_add(trace, name, &step->tasks, span);
+  mt_free(name);
+  mt_free(span);
 }
 
 enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss)
@@ -294,7 +357,7 @@ enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, i
     read_batch(step, source, begin + from, B, tokens);
     if (model->moe) /* keys of their own, so that layouts of training steps are no function of evaluations */
       mt_moe_begin_micro(model->moe, begin + from, B, ((int64_t)1 << 40) + m);
-    mt_tasks_run(&step->forward, &times);
+    run_tasks(step, &step->forward, &times, NULL);
   }
   *loss = model->loss_sum;
   mt_sum(step->comm, loss, 1);

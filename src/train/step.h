@@ -7,7 +7,9 @@
 #ifndef MT_STEP_H
 #define MT_STEP_H
 #include "model/model.h"
-#include "schedule/task.h"
+#include "schedule/executor.h"
+#include "schedule/scheme.h"
+#include "schedule/trace.h"
 #include "train/batch.h"
 
 /* Gives the tokens of sequence number `position` (over the whole run): token[T + 1]. A failure is the source's to say and
@@ -32,6 +34,7 @@ struct mt_step_result {
   double *load;         /* [nmoe], owned by the step: largest over mean of rows per rank */
   int64_t *per_expert;  /* [nmoe, E], borrowed from the model: rows of each expert */
   double experts_s;     /* of step_s: the MoE layers behind the gate and back, of the slowest rank */
+  double exposed_s;     /* of step_s: in which nothing was computed, waiting for communication; of the slowest rank */
   const struct mt_relayout_report *relayout; /* what was adopted for the next step, borrowed; NULL = nothing was planned */
   int64_t dropped;      /* picks beyond moe.capacity_factor, all layers */
   enum mt_status source; /* agreed status of reading */
@@ -43,7 +46,16 @@ struct mt_step {
   const struct mt_config *config;
   struct mt_source source;
   struct mt_batch batch;   /* owned */
+  struct mt_plan plan;     /* how its tasks are cut and ordered */
+  enum mt_scheme scheme;   /* whose plan it is */
+  struct mt_costs costs;   /* by which it was chosen */
+  double predicted_s;      /* what it comes to by them */
+  struct mt_executor *executor; /* owned; NULL: tasks run one after the other */
+  int beside;              /* 1: by the executor, 0: in list order all the same */
+  int64_t tried;           /* schedule.policy = auto: steps so far; the first ones try both */
+  double tried_s[2];       /* shortest step, by `beside` */
   struct mt_tasks tasks;   /* the whole step */
+  struct mt_span *span;    /* [tasks.n], owned: when each ran on this rank in the last step, since its begin */
   struct mt_tasks forward; /* one micro-step without backward, for evaluation */
   int64_t first;           /* position of the step's first sequence in the run */
   int64_t number;          /* of the step, from 1 */
@@ -54,6 +66,7 @@ struct mt_step {
   const char *bad;         /* what was not finite first on this rank in this step, NULL = nothing */
   int bad_layer, bad_micro;
   int64_t *most_rows;      /* [nmoe], owned scratch */
+  double sum_squares;      /* of this rank's gradients */
   struct mt_task_times times; /* this rank's, of the last step */
   struct mt_step_result result;
 };
@@ -65,6 +78,8 @@ void mt_step_free(struct mt_step *step);
 /* Runs step `number` (from 1) whose first sequence is number `first` of the run: forward, backward, update. Collective.
  * The result is borrowed until the next call. */
 const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, int64_t first);
+/* Adds the lanes of the last step, as measured on this rank and as predicted. Local. */
+void mt_step_trace(const struct mt_step *step, struct mt_trace *trace);
 /* Mean token loss of the first n sequences of `source`, dealt over the ranks like a batch. Collective; *loss is agreed. */
 enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss);
 

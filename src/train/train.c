@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -60,6 +61,7 @@ struct run {
   double started;        /* time of the first step of this process */
   int64_t first_step;    /* last step before this process */
   int64_t saved;         /* last step that has a checkpoint */
+  struct mt_trace trace; /* rank 0's */
 };
 
 static mt_json *event(const char *name)
@@ -85,6 +87,8 @@ static void log_start(struct run *run)
   for (int r = 0; r < run->comm->size; r++)
     mt_json_push(shares, mt_json_integer(mt_part_count(&run->step->batch.share, r)));
   mt_json_set(json, "shares", shares);
+  mt_json_set(json, "schedule", mt_json_string(mt_scheme_name(run->step->scheme)));
+  mt_json_set(json, "degree", mt_json_integer(run->step->plan.degree[0]));
   mt_json_set(json, "exchange", mt_json_string(session->model->moe ? mt_exchange_name(session->model->moe->exchange) : "none"));
   mt_runlog_write(run->log, json);
 }
@@ -106,6 +110,8 @@ static void say_start(const struct run *run)
   mt_info("global batch %lld sequences of %lld tokens, %lld to %lld a rank, %lld micro-steps; %lld training samples",
           (long long)run->config->train.global_batch, (long long)run->config->data.seq_length, (long long)least, (long long)most,
           (long long)run->step->batch.nmicro, (long long)mt_tokens_samples(run->train.tokens));
+  mt_info("schedule: %s, %d chunk%s of tokens; predicted %.3g s a step", mt_scheme_name(run->step->scheme),
+          run->step->plan.degree[0], run->step->plan.degree[0] > 1 ? "s" : "", run->step->predicted_s);
   if (session->from.path)
     mt_info("resuming %s after step %lld (%s)", session->from.path, (long long)session->progress.step,
             session->from.same ? "the same ranks and places: goes on bit for bit"
@@ -136,6 +142,21 @@ static void mark_data(struct run *run)
             (long long)now.crc, run->session.from.path, (long long)was.files, (long long)was.bytes, (long long)was.crc);
 }
 
+/* The lanes of a step that log.trace names. A trace that cannot be written costs nothing but itself. */
+static void trace_step(struct run *run)
+{
+  if (run->comm->rank != 0)
+    return;
+  for (const char *p = run->config->log.trace; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+    if (strtoll(p, NULL, 10) == run->session.progress.step) {
+      char *path = mt_format("%s/trace.json", run->config->log.dir);
+      mt_step_trace(run->step, &run->trace);
+      (void)mt_trace_write(&run->trace, path);
+      mt_free(path);
+      return;
+    }
+}
+
 static void log_step(struct run *run, const struct mt_step_result *result)
 {
   const struct mt_progress *progress = &run->session.progress;
@@ -157,6 +178,8 @@ static void log_step(struct run *run, const struct mt_step_result *result)
   mt_json_set(times, "intra", mt_json_real(result->lane_s[MT_LANE_INTRA]));
   mt_json_set(times, "inter", mt_json_real(result->lane_s[MT_LANE_INTER]));
   mt_json_set(times, "wait", mt_json_real(result->wait_s));
+  mt_json_set(times, "exposed", mt_json_real(result->exposed_s));
+  mt_json_set(times, "predicted", mt_json_real(run->step->predicted_s));
   mt_json_set(json, "time", times);
   mt_json_set(json, "mem_bytes", mt_json_integer(result->mem_bytes));
   mt_json_set(json, "growths", mt_json_integer(result->growths));
@@ -287,6 +310,7 @@ static enum mt_status loop(struct run *run)
     progress->sequence += config->train.global_batch;
     progress->updates = run->step->updates;
     log_step(run, result);
+    trace_step(run);
     log_relayout(run, result);
     int last = progress->step == config->train.steps;
     if (run->valid.n && config->train.valid_interval > 0 && (last || progress->step % config->train.valid_interval == 0)) {
@@ -346,6 +370,7 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
     else
       status = loop(&run);
     mt_step_free(run.step);
+    mt_trace_free(&run.trace);
   }
   mt_session_close(&run.session);
   mt_data_close(&run.train);

@@ -1,0 +1,116 @@
+/* `motley bench lanes`: schedules against each other, on the same tokens.
+ *
+ * Every contender is a model of its own, and they take turns step by step, each round beginning with another, so that all see
+ * the same machine. The bound of each: the longer of its computing and its communication as measured, on the slowest rank; no
+ * overlap can do better. */
+#include "train/bench_lanes.h"
+#include <math.h>
+#include <string.h>
+#include "base/log.h"
+#include "base/random.h"
+#include "comm/measure.h"
+#include "train/batch.h"
+#include "train/sharding.h"
+#include "train/step.h"
+#include "train/turns.h"
+
+enum { WARM_UP = 6 }; /* auto has decided by then */
+
+static const struct {
+  const char *policy;
+  int degree;
+} lines[] = {{"sequential", 1}, {"laer", 1}, {"tutel", 2}, {"pipemoe", 4}, {"auto", 1}};
+enum { CONTENDERS = sizeof lines / sizeof *lines };
+
+struct contender {
+  struct mt_config config; /* strings borrowed */
+  struct mt_model *model;
+  struct mt_step *step;
+  double *step_s, *exposed_s, *bound_s; /* [steps], owned */
+};
+
+static enum mt_status random_tokens(void *self, int64_t position, int32_t *token)
+{
+  const struct mt_config *config = self;
+  for (int64_t t = 0; t <= config->data.seq_length; t++)
+    token[t] = (int32_t)(mt_random_bits(1, MT_STREAM_TEST, (uint64_t)(position * (config->data.seq_length + 1) + t)) %
+                         (uint64_t)config->model.vocab_size);
+  return MT_OK;
+}
+
+static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config, int i,
+                                     struct contender *c)
+{
+  static char names[CONTENDERS][16];
+  *c = (struct contender){.config = *config};
+  strcpy(names[i], lines[i].policy);
+  c->config.schedule.policy = names[i];
+  c->config.schedule.degree = lines[i].degree;
+  MT_TRY(mt_model_new(comm, device, &c->config, mt_batch_max_B(&c->config, comm->cluster, comm->rank), config->data.seq_length, 1,
+                      &c->model));
+  mt_model_init(c->model, (uint64_t)config->train.seed);
+  mt_model_publish(c->model);
+  c->step = mt_step_new(comm, c->model, &c->config, (struct mt_source){random_tokens, &c->config});
+  double **figures[] = {&c->step_s, &c->exposed_s, &c->bound_s};
+  for (int f = 0; f < 3; f++)
+    *figures[f] = MT_ZNEW(MT_TAG_MISC, double, config->train.steps);
+  return MT_OK;
+}
+
+static void close_contender(struct contender *c)
+{
+  mt_step_free(c->step);
+  mt_model_free(c->model);
+  mt_free(c->step_s);
+  mt_free(c->exposed_s);
+  mt_free(c->bound_s);
+}
+
+static void run(struct contender *c, int64_t number, int64_t at)
+{
+  mt_barrier(c->model->comm);
+  const struct mt_step_result *result = mt_step_run(c->step, number, (number - 1) * c->config.train.global_batch);
+  if (at < 0)
+    return;
+  c->step_s[at] = result->step_s;
+  c->exposed_s[at] = result->exposed_s;
+  c->bound_s[at] = fmax(result->lane_s[MT_LANE_COMPUTE], result->lane_s[MT_LANE_INTRA] + result->lane_s[MT_LANE_INTER]);
+}
+
+enum mt_status mt_bench_lanes(struct mt_comm *comm, const struct mt_config *config)
+{
+  struct contender contender[CONTENDERS] = {0};
+  struct mt_device *device = NULL;
+  struct mt_config chosen = *config; /* strings borrowed */
+  MT_TRY(mt_agree(comm, mt_device_open("cpu", comm->cluster->place[comm->rank].threads, &device)));
+  if (config->parallel.measure != MT_MEASURE_OFF)
+    mt_measure(comm, device);
+  enum mt_status status = comm->rank == 0 ? mt_sharding_choose(config, comm->cluster, &chosen.parallel.sharding) : MT_OK;
+  mt_bcast(comm, &chosen.parallel.sharding, sizeof chosen.parallel.sharding, 0);
+  status = mt_agree(comm, status);
+  const int steps = (int)config->train.steps;
+  for (int i = 0; i < CONTENDERS && status == MT_OK; i++)
+    status = open_contender(comm, device, &chosen, i, &contender[i]);
+  for (int64_t t = -WARM_UP; t < steps && status == MT_OK; t++)
+    for (int i = 0; i < CONTENDERS; i++)
+      run(&contender[(t + WARM_UP + i) % CONTENDERS], t + WARM_UP + 1, t);
+  if (status == MT_OK) {
+    double sequential = 0;
+    mt_info("%d steps of each in turns, on %d ranks, %d nodes; seconds", steps, comm->size, comm->nnode);
+    mt_info("%-11s %6s %9s %21s %9s %9s %9s %9s", "schedule", "chunks", "median", "quartiles", "speed-up", "exposed", "bound",
+            "predicted");
+    for (int i = 0; i < CONTENDERS; i++) {
+      struct contender *c = &contender[i];
+      struct mt_spread step = mt_spread_of(c->step_s, steps);
+      sequential = i ? sequential : step.median;
+      mt_info("%-11s %6d %9.4f %10.4f %10.4f %9.3f %9.4f %9.4f %9.4f", lines[i].policy, c->step->plan.degree[0], step.median,
+              step.quarter, step.three_quarters, sequential / step.median, mt_spread_of(c->exposed_s, steps).median,
+              mt_spread_of(c->bound_s, steps).median, c->step->predicted_s);
+    }
+    mt_info("auto runs %s", contender[CONTENDERS - 1].step->beside ? "communication beside computing" : "one after the other");
+  }
+  for (int i = 0; i < CONTENDERS; i++)
+    close_contender(&contender[i]);
+  device->ops->close(device);
+  return status;
+}
