@@ -7,9 +7,10 @@
 
 enum { TASKS = 400 };
 
-/* Plain memory that tasks share without locks: only their dependencies keep them apart, which a thread sanitizer checks. */
+/* Plain memory that tasks share without locks: only their dependencies keep them apart, which a thread sanitizer
+ * checks. */
 struct memory {
-  int64_t cell[TASKS];                               /* what each has computed */
+  int64_t cell[TASKS];                              /* what each has computed */
   int compute[TASKS], comm[TASKS], ncompute, ncomm; /* which ran, by side */
   pthread_t thread[2];
 };
@@ -44,7 +45,8 @@ static void build(struct mt_tasks *tasks, struct work *w, struct memory *m, uint
   for (int i = 0; i < TASKS; i++) {
     uint64_t bits = mt_random_bits(seed, MT_STREAM_TEST, (uint64_t)i);
     w[i] = (struct work){m, i};
-    struct mt_task task = {.lane = (enum mt_lane)(bits % MT_NLANE), .run = work, .self = &w[i], .ndep = (int)(bits >> 8 & 255) % 4};
+    struct mt_task task = {
+        .lane = (enum mt_lane)(bits % MT_NLANE), .run = work, .self = &w[i], .ndep = (int)(bits >> 8 & 255) % 4};
     for (int d = 0; d < 3; d++)
       task.dep[d] = i - 1 - (int)(bits >> (16 + 8 * d) & 255) % 20;
     mt_tasks_add(tasks, &task);

@@ -33,8 +33,8 @@ START_TEST(test_fsmoe_grid)
 }
 END_TEST
 
-/* Published are averages from 1.13 to 1.43 over four schemes on two clusters, neither of them described. Ours with contention
- * reach the lower end; what is missing at the upper end is contention: without it, that is reached. */
+/* Published are averages from 1.13 to 1.43 over four schemes on two clusters, neither of them described. Ours with
+ * contention reach the lower end; what is missing at the upper end is contention: without it, that is reached. */
 START_TEST(test_mast_grid)
 {
   static const enum mt_scheme over[] = {MT_SCHEME_SEQUENTIAL, MT_SCHEME_TUTEL, MT_SCHEME_PIPEMOE, MT_SCHEME_COCONET};

@@ -1,5 +1,5 @@
-/* Schedules: the same bits whatever overlaps, equal results to rounding however tokens are cut, and lanes that really run
- * beside each other. ranks: 1 2 3 4 7 */
+/* Schedules: the same bits whatever overlaps, equal results to rounding however tokens are cut, and lanes that really
+ * run beside each other. ranks: 1 2 3 4 7 */
 #include "model_case.h"
 #include "test.h"
 #include <math.h>
@@ -96,7 +96,8 @@ static int64_t overlap_ns(const struct mt_step *step)
       if (step->tasks.task[i].lane != MT_LANE_COMPUTE || step->tasks.task[j].lane == MT_LANE_COMPUTE)
         continue;
       const struct mt_span *a = &step->span[i], *b = &step->span[j];
-      int64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns, to = a->end_ns < b->end_ns ? a->end_ns : b->end_ns;
+      int64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns,
+              to = a->end_ns < b->end_ns ? a->end_ns : b->end_ns;
       overlap += to > from ? to - from : 0;
     }
   return overlap;

@@ -1,4 +1,5 @@
-/* Task lists from shapes and plans, their costs, and virtual time: published test values, identities, bounds. ranks: 1 */
+/* Task lists from shapes and plans, their costs, and virtual time: published test values, identities, bounds. ranks: 1
+ */
 #include "test.h"
 #include <math.h>
 #include <string.h>
@@ -69,8 +70,8 @@ START_TEST(test_fsmoe_times)
 }
 END_TEST
 
-/* FSMoE's four cases as one maximum, per-chunk times at degree r: where gather and scatter cost nearly the same the replay
- * equals it almost always, is never below it, and at most 1 % above. */
+/* FSMoE's four cases as one maximum, per-chunk times at degree r: where gather and scatter cost nearly the same the
+ * replay equals it almost always, is never below it, and at most 1 % above. */
 static int64_t four_terms(int r, int64_t exchange, int64_t gather, int64_t scatter, int64_t experts, int64_t gradient)
 {
   int64_t t[4] = {2 * r * exchange + gradient, 2 * r * exchange + gather + scatter,
@@ -88,7 +89,8 @@ START_TEST(test_four_term_maximum)
   for (int i = 0; i < CASES; i++) {
     const int r = 1 << draw(0, 3);
     /* Whole chunks of whole nanoseconds, so that sums are exact. */
-    int64_t exchange = draw(1000, 10000), gather = draw(1000, 10000), experts = draw(1000, 10000), gradient = draw(0, 40000);
+    int64_t exchange = draw(1000, 10000), gather = draw(1000, 10000), experts = draw(1000, 10000),
+            gradient = draw(0, 40000);
     int64_t scatter = gather * draw(95, 105) / 100;
     struct mt_costs costs = {0};
     costs.kind[MT_TASK_DISPATCH].rest_ns = costs.kind[MT_TASK_COMBINE].rest_ns = exchange * r;
@@ -98,7 +100,12 @@ START_TEST(test_four_term_maximum)
     costs.kind[MT_TASK_EXPERTS].rest_ns = costs.kind[MT_TASK_EXPERTS_BACK].rest_ns = experts * r;
     costs.kind[MT_TASK_REDUCE].rest_ns = 2 * gradient;
     /* Two layers: the gradients of the upper one travel in the lower one's backward pass, its own alone at the end. */
-    struct mt_shape shape = {.nlayer = 2, .nmicro = 1, .sequences = 1, .several = 1, .grouped = 1, .backward = 1,
+    struct mt_shape shape = {.nlayer = 2,
+                             .nmicro = 1,
+                             .sequences = 1,
+                             .several = 1,
+                             .grouped = 1,
+                             .backward = 1,
                              .layer_part = MT_WHOLE / 2};
     struct mt_plan plan = {.chunks = 1, .degree = {r, r}, .gradient = MT_GRADIENT_WINDOW, .moe_window = MT_WHOLE};
     int64_t alone = four_terms(r, exchange, gather, scatter, experts, 0);
@@ -115,9 +122,16 @@ END_TEST
 
 static struct mt_shape random_shape(unsigned char *dense)
 {
-  struct mt_shape shape = {.nlayer = (int)draw(1, 6), .nmicro = (int)draw(1, 3), .sequences = (int)draw(1, 8),
-                           .several = (int)draw(0, 1), .sharded = (int)draw(0, 1), .grouped = draw(0, 3) == 0,
-                           .gated = (int)draw(0, 1), .recompute = (int)draw(0, 1), .whole = (int)draw(0, 1), .backward = 1,
+  struct mt_shape shape = {.nlayer = (int)draw(1, 6),
+                           .nmicro = (int)draw(1, 3),
+                           .sequences = (int)draw(1, 8),
+                           .several = (int)draw(0, 1),
+                           .sharded = (int)draw(0, 1),
+                           .grouped = draw(0, 3) == 0,
+                           .gated = (int)draw(0, 1),
+                           .recompute = (int)draw(0, 1),
+                           .whole = (int)draw(0, 1),
+                           .backward = 1,
                            .gradient_bytes = draw(1, 100) * 1000000};
   for (int l = 0; l < shape.nlayer; l++)
     dense[l] = draw(0, 3) == 0;
@@ -128,7 +142,8 @@ static struct mt_shape random_shape(unsigned char *dense)
 
 static struct mt_costs random_costs(void)
 {
-  struct mt_costs costs = {.slow_compute = (int)draw(900, 1500), .slow_comm = (int)draw(900, 1500), .slow_wires = (int)draw(900, 1500)};
+  struct mt_costs costs = {
+      .slow_compute = (int)draw(900, 1500), .slow_comm = (int)draw(900, 1500), .slow_wires = (int)draw(900, 1500)};
   for (int kind = 0; kind < MT_NTASK_KIND; kind++)
     costs.kind[kind] = (struct mt_cost){draw(0, 2) ? 0 : draw(0, 10000), draw(0, 3) ? draw(0, 1000000) : 0};
   return costs;
@@ -139,16 +154,24 @@ static struct mt_plan random_plan(const struct mt_shape *shape)
   int chunks = 1 << draw(0, 3);
   while (chunks > shape->sequences)
     chunks /= 2;
-  struct mt_plan plan = {.serial = draw(0, 7) == 0, .chunks = chunks, .one_queue = (int)draw(0, 1), .tiled = draw(0, 3) == 0,
-                         .prefetch = (int)draw(0, 1), .delay = (int)draw(0, 1), .order = (enum mt_order)draw(0, 2),
-                         .gradient = (enum mt_gradient)draw(0, 2), .moe_window = (int)draw(0, MT_WHOLE),
-                         .dense_window = (int)draw(0, MT_WHOLE), .piece = draw(0, 1) ? (int)draw(MT_WHOLE / 50, MT_WHOLE) : 0};
+  struct mt_plan plan = {.serial = draw(0, 7) == 0,
+                         .chunks = chunks,
+                         .one_queue = (int)draw(0, 1),
+                         .tiled = draw(0, 3) == 0,
+                         .prefetch = (int)draw(0, 1),
+                         .delay = (int)draw(0, 1),
+                         .order = (enum mt_order)draw(0, 2),
+                         .gradient = (enum mt_gradient)draw(0, 2),
+                         .moe_window = (int)draw(0, MT_WHOLE),
+                         .dense_window = (int)draw(0, MT_WHOLE),
+                         .piece = draw(0, 1) ? (int)draw(MT_WHOLE / 50, MT_WHOLE) : 0};
   for (int i = 0; i < 2; i++)
     plan.degree[i] = chunks * (int)draw(1, MT_MOST_CHUNKS / chunks);
   return plan;
 }
 
-/* Every plan does the same work: per kind, layer and micro-step all parts, once (unshard: nothing where it is there already). */
+/* Every plan does the same work: per kind, layer and micro-step all parts, once (unshard: nothing where it is there
+ * already). */
 static void check_work(const struct mt_shape *shape, const struct mt_tasks *tasks)
 {
   int64_t reduced = 0;
@@ -168,7 +191,8 @@ static void check_work(const struct mt_shape *shape, const struct mt_tasks *task
         ck_assert_int_eq(sum % MT_WHOLE, 0);
         ck_assert_int_le(sum, twice ? 3 * MT_WHOLE : MT_WHOLE);
         int moe = l >= 0 && !shape->dense[l];
-        if (kind == MT_TASK_EXPERTS || kind == MT_TASK_EXPERTS_BACK || kind == MT_TASK_DISPATCH || kind == MT_TASK_COMBINE_BACK)
+        if (kind == MT_TASK_EXPERTS || kind == MT_TASK_EXPERTS_BACK || kind == MT_TASK_DISPATCH ||
+            kind == MT_TASK_COMBINE_BACK)
           ck_assert_int_eq(sum, moe ? MT_WHOLE : 0);
         if (kind == MT_TASK_ATTENTION_BACK)
           ck_assert_int_eq(sum, l >= 0 ? MT_WHOLE : 0);
@@ -180,8 +204,8 @@ static void check_work(const struct mt_shape *shape, const struct mt_tasks *task
   ck_assert_int_eq(reduced, MT_WHOLE);
 }
 
-/* No task begins before what it depends on has ended, lanes do one thing at a time in list order, and no piece of the gradients
- * travels before the layers that it belongs to are through. */
+/* No task begins before what it depends on has ended, lanes do one thing at a time in list order, and no piece of the
+ * gradients travels before the layers that it belongs to are through. */
 static void check_replay(const struct mt_shape *shape, const struct mt_tasks *tasks, const struct mt_span *span)
 {
   int before[MT_NLANE] = {-1, -1, -1};
@@ -258,7 +282,8 @@ START_TEST(test_one_chunk_is_sequential)
     for (int s = 0; s < 3; s++) {
       plan = mt_scheme_plan(schemes[s], 1, &shape, &costs);
       int64_t time = mt_plan_simulate(&shape, &plan, &costs).total_ns;
-      ck_assert_int_le(llabs(time - sequential), shape.nlayer * shape.nmicro * 2); /* halves of the products are rounded */
+      ck_assert_int_le(llabs(time - sequential),
+                       shape.nlayer * shape.nmicro * 2); /* halves of the products are rounded */
     }
   }
 }

@@ -29,9 +29,9 @@ struct mt_fit {
   double alpha_ns, per_unit_ns; /* both >= 0 */
   double error;                 /* root of the mean square of (measured - line) / measured */
 };
-/* The line through n >= 1 points (work, nanoseconds), by least squares of the relative errors, so that short tasks count as
- * much as long ones. A negative alpha is refused: it becomes 0 and the slope is fitted again; likewise a negative slope
- * (alpha is then the mean). One amount of work alone gives a line through the origin. Pure. */
+/* The line through n >= 1 points (work, nanoseconds), by least squares of the relative errors, so that short tasks
+ * count as much as long ones. A negative alpha is refused: it becomes 0 and the slope is fitted again; likewise a
+ * negative slope (alpha is then the mean). One amount of work alone gives a line through the origin. Pure. */
 struct mt_fit mt_cost_fit(const double *work, const double *ns, int n);
 
 #endif

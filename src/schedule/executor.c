@@ -15,9 +15,9 @@ struct mt_executor {
   struct mt_span *span;
   double zero;
   int ending;
-  char *ended;      /* [capacity] by task */
+  char *ended; /* [capacity] by task */
   int64_t capacity;
-  int communicated; /* the thread is through with its tasks */
+  int communicated;           /* the thread is through with its tasks */
   struct mt_task_times times; /* the thread's */
 };
 
@@ -29,8 +29,8 @@ static int is_ready(const struct mt_executor *x, const struct mt_task *task)
   return 1;
 }
 
-/* Runs the tasks of the compute lane or those of the others; called and left with the lock held. Returns the seconds that it
- * waited for dependencies. */
+/* Runs the tasks of the compute lane or those of the others; called and left with the lock held. Returns the seconds
+ * that it waited for dependencies. */
 static double run_lanes(struct mt_executor *x, int compute, struct mt_task_times *times)
 {
   const struct mt_tasks *tasks = x->tasks;
@@ -103,7 +103,8 @@ void mt_executor_free(struct mt_executor *x)
   mt_free(x);
 }
 
-double mt_executor_run(struct mt_executor *x, const struct mt_tasks *tasks, struct mt_task_times *times, struct mt_span *span)
+double mt_executor_run(struct mt_executor *x, const struct mt_tasks *tasks, struct mt_task_times *times,
+                       struct mt_span *span)
 {
   pthread_mutex_lock(&x->lock);
   mt_grow(MT_TAG_PLAN, (void **)&x->ended, &x->capacity, tasks->n, 1);

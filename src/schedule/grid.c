@@ -1,28 +1,35 @@
 /* Layers and testbeds of published evaluations; see grid.h.
  *
- * Sources. FSMoE's lines are those of its figure 5, as its released optimiser has them (the caption permutes testbed A's), per
- * element of four bytes. Its measured layer times (table 2) say how much longer products take within a layer than its fitted
- * line, and what the attention matrix costs. How much links within and between nodes slow each other down is our one fitted
- * number: the same on both testbeds, chosen so that FSMoE's gain over its "Tutel" is the published one. Mast's testbeds are not described; the same group's clusters of 32 devices stand
- * in: PipeMoE's constants of its RTX2080Ti cluster, and FSMoE's code's for 32 A6000. */
+ * Sources. FSMoE's lines are those of its figure 5, as its released optimiser has them (the caption permutes testbed
+ * A's), per element of four bytes. Its measured layer times (table 2) say how much longer products take within a layer
+ * than its fitted line, and what the attention matrix costs. How much links within and between nodes slow each other
+ * down is our one fitted number: the same on both testbeds, chosen so that FSMoE's gain over its "Tutel" is the
+ * published one. Mast's testbeds are not described; the same group's clusters of 32 devices stand in: PipeMoE's
+ * constants of its RTX2080Ti cluster, and FSMoE's code's for 32 A6000. */
 #include "schedule/grid.h"
 #include <stdio.h>
 #include <string.h>
 #include "base/log.h"
 
+/* clang-format off */
 static const struct mt_testbed fsmoe_testbed[] = {
-    {"A", "6 nodes of 8 RTX A6000", 8, {0.287, 2.320e-6}, {0.337, 2.348e-7}, {0.395, 2.217e-7}, {0.511, 4.951e-6},
-     {0.0426, 2.29e-11}, 3.0, 2.9, 8.2e-8, 1000, 1300},
-    {"B", "8 nodes of 4 RTX 2080Ti", 4, {0.175, 1.224e-6}, {0.0320, 6.72e-7}, {0.0391, 6.68e-7}, {0.0837, 2.396e-6},
-     {0.0924, 4.42e-11}, 3.0, 1.5, 1.24e-7, 1000, 1300},
+    {.name = "A", .devices = "6 nodes of 8 RTX A6000", .group = 8, .a2a = {0.287, 2.320e-6}, .ag = {0.337, 2.348e-7},
+     .rs = {0.395, 2.217e-7}, .ar = {0.511, 4.951e-6}, .gemm = {0.0426, 2.29e-11}, .experts = 3, .attention = 2.9,
+     .softmax = 8.2e-8, .slow = 1000, .wires = 1300},
+    {.name = "B", .devices = "8 nodes of 4 RTX 2080Ti", .group = 4, .a2a = {0.175, 1.224e-6}, .ag = {0.0320, 6.72e-7},
+     .rs = {0.0391, 6.68e-7}, .ar = {0.0837, 2.396e-6}, .gemm = {0.0924, 4.42e-11}, .experts = 3, .attention = 1.5,
+     .softmax = 1.24e-7, .slow = 1000, .wires = 1300},
 };
 
 static const struct mt_testbed mast_testbed[] = {
-    {"1", "8 nodes of 4 RTX 2080Ti (assumed)", 1, {0.209, 1.42e-6}, {0, 0}, {0, 0}, {0.0837, 2.396e-6}, {0.15, 1.49e-10}, 1.0, 1.0,
-     1.24e-7, 1100, 1000},
-    {"2", "4 nodes of 8 RTX A6000 (assumed)", 1, {0.287, 1.854e-6}, {0, 0}, {0, 0}, {0.511, 3.495e-6}, {0.0426, 2.29e-11}, 3.0,
-     2.9, 8.2e-8, 1100, 1000},
+    {.name = "1", .devices = "8 nodes of 4 RTX 2080Ti (assumed)", .group = 1, .a2a = {0.209, 1.42e-6},
+     .ar = {0.0837, 2.396e-6}, .gemm = {0.15, 1.49e-10}, .experts = 1, .attention = 1, .softmax = 1.24e-7,
+     .slow = 1100, .wires = 1000},
+    {.name = "2", .devices = "4 nodes of 8 RTX A6000 (assumed)", .group = 1, .a2a = {0.287, 1.854e-6},
+     .ar = {0.511, 3.495e-6}, .gemm = {0.0426, 2.29e-11}, .experts = 3, .attention = 2.9, .softmax = 8.2e-8,
+     .slow = 1100, .wires = 1000},
 };
+/* clang-format on */
 
 /* Takes the next digit of a mixed-radix number. */
 static int digit(int *number, int radix)
@@ -59,12 +66,27 @@ static void mast_layer(const struct mt_testbed *testbed, int number, struct mt_g
 }
 
 const struct mt_grid mt_grids[2] = {
-    {"fsmoe", 1458, 2, fsmoe_testbed, fsmoe_layer, MT_SCHEME_PIPEMOE, 0,
+    {"fsmoe",
+     1458,
+     2,
+     fsmoe_testbed,
+     fsmoe_layer,
+     MT_SCHEME_PIPEMOE,
+     0,
      {{[MT_SCHEME_TUTEL_GAR] = 1.09, [MT_SCHEME_FSMOE_ONE] = 1.12, [MT_SCHEME_FSMOE] = 1.18},
       {[MT_SCHEME_TUTEL_GAR] = 1.08, [MT_SCHEME_FSMOE_ONE] = 1.16, [MT_SCHEME_FSMOE] = 1.22}},
-     "speed-ups are over pipemoe, which is what FSMoE calls Tutel; fsmoe-one is its No-IIO, tutel-gar its Tutel-Improved"},
-    {"mast", 432, 2, mast_testbed, mast_layer, MT_SCHEME_MAST, 1, {{0}, {0}},
-     "speed-ups are mast's over each; published are averages of 1.13 to 1.43 over DeepSpeed-MoE (sequential), Tutel, PipeMoE\n"
+     "speed-ups are over pipemoe, which is what FSMoE calls Tutel; fsmoe-one is its No-IIO, tutel-gar its "
+     "Tutel-Improved"},
+    {"mast",
+     432,
+     2,
+     mast_testbed,
+     mast_layer,
+     MT_SCHEME_MAST,
+     1,
+     {{0}, {0}},
+     "speed-ups are mast's over each; published are averages of 1.13 to 1.43 over DeepSpeed-MoE (sequential), Tutel, "
+     "PipeMoE\n"
      "and CoCoNet, not which is which. Layers, testbeds and the scheme itself are our reconstruction"},
 };
 
@@ -78,15 +100,21 @@ static struct mt_cost twice(struct mt_cost cost)
   return (struct mt_cost){2 * cost.alpha_ns, 2 * cost.rest_ns};
 }
 
-void mt_grid_costs(const struct mt_testbed *testbed, const struct mt_grid_layer *layer, unsigned terms, struct mt_shape *shape,
-                   struct mt_costs *costs)
+void mt_grid_costs(const struct mt_testbed *testbed, const struct mt_grid_layer *layer, unsigned terms,
+                   struct mt_shape *shape, struct mt_costs *costs)
 {
   enum { LAYERS = 4 };
   const double G = testbed->group, B = layer->B, T = layer->T, C = layer->C, tokens = B * T;
   const double rows = layer->K * layer->factor * tokens; /* of a rank, padded to the capacity */
   const int products = layer->products;
-  *shape = (struct mt_shape){.nlayer = LAYERS, .nmicro = 1, .sequences = layer->B, .several = 1, .grouped = G > 1,
-                             .gated = products == 3, .backward = 1, .layer_part = MT_WHOLE / LAYERS};
+  *shape = (struct mt_shape){.nlayer = LAYERS,
+                             .nmicro = 1,
+                             .sequences = layer->B,
+                             .several = 1,
+                             .grouped = G > 1,
+                             .gated = products == 3,
+                             .backward = 1,
+                             .layer_part = MT_WHOLE / LAYERS};
   *costs = (struct mt_costs){0};
   if (terms & MT_TERM_CONTENTION)
     *costs = (struct mt_costs){.slow_compute = testbed->slow, .slow_comm = testbed->slow, .slow_wires = testbed->wires};
@@ -101,11 +129,13 @@ void mt_grid_costs(const struct mt_testbed *testbed, const struct mt_grid_layer 
   }
   struct mt_line gemm = testbed->gemm;
   gemm.beta *= terms & MT_TERM_MEASURED ? testbed->experts : 1;
-  kind[MT_TASK_EXPERTS] = line((struct mt_line){gemm.alpha * products, gemm.beta}, rows * C * layer->F / G * products, 1);
+  kind[MT_TASK_EXPERTS] =
+      line((struct mt_line){gemm.alpha * products, gemm.beta}, rows * C * layer->F / G * products, 1);
   kind[MT_TASK_EXPERTS_BACK] = twice(kind[MT_TASK_EXPERTS]);
   gemm = testbed->gemm;
   gemm.beta *= terms & MT_TERM_MEASURED ? testbed->attention : 1;
-  struct mt_cost attention = line((struct mt_line){4 * gemm.alpha, gemm.beta}, (4 * tokens * C * C + 2 * tokens * T * C) / G, 1);
+  struct mt_cost attention =
+      line((struct mt_line){4 * gemm.alpha, gemm.beta}, (4 * tokens * C * C + 2 * tokens * T * C) / G, 1);
   if (terms & MT_TERM_MEASURED)
     attention.rest_ns += (int64_t)(1e6 * testbed->softmax * tokens * T * layer->heads / G);
   kind[MT_TASK_ATTENTION] = attention;
@@ -131,7 +161,8 @@ void mt_grid_times(const struct mt_grid *grid, const struct mt_testbed *testbed,
   }
 }
 
-void mt_grid_means(const struct mt_grid *grid, const struct mt_testbed *testbed, unsigned terms, double mean[MT_NSCHEME])
+void mt_grid_means(const struct mt_grid *grid, const struct mt_testbed *testbed, unsigned terms,
+                   double mean[MT_NSCHEME])
 {
   memset(mean, 0, sizeof *mean * MT_NSCHEME);
   for (int i = 0; i < grid->nlayer; i++) {
@@ -156,7 +187,8 @@ enum mt_status mt_grid_print(const char *name)
   mt_info("%s: %d layers, forward and backward, averages of speed-ups by the simulator", grid->name, grid->nlayer);
   mt_info("%s", grid->note);
   if (grid->testbed[0].group > 1)
-    mt_info("heads and experts are cut over the ranks of a node (model-parallel and expert-sharding groups): such groups exist in "
+    mt_info("heads and experts are cut over the ranks of a node (model-parallel and expert-sharding groups): such "
+            "groups exist in "
             "the simulator only, motley train has none");
   for (int t = 0; t < grid->ntestbed; t++) {
     const struct mt_testbed *testbed = &grid->testbed[t];

@@ -9,22 +9,23 @@ struct builder {
   const struct mt_shape *shape;
   const struct mt_plan *plan;
   struct mt_tasks tasks;
-  int micro, layer;         /* under way */
-  int last;                 /* task added last, for serial plans */
-  int ready[MT_MOST_CHUNKS]; /* of each batch chunk: the task behind which its residual stream (backward: its gradient) is */
-  int open;                 /* layer whose chunks are not joined to the residual stream yet, -1 = none */
-  int back[MT_MOST_CHUNKS]; /* of that layer: each chunk's last exchange */
-  int unsharded[2];         /* by parity of the MoE layer's number: the task behind which its weights are there */
-  int used[2];              /* and the last one that uses them */
-  int resharded[2];         /* likewise of gradients */
-  int held[2];              /* the layer whose weights a half of the pool holds, -1 = none */
-  int chain[MT_NTASK_KIND]; /* the task of each kind added last: chunks of a layer are computed in their order */
-  int delayed;              /* MoE layer whose gradients wait, -1 = none */
+  int micro, layer;          /* under way */
+  int last;                  /* task added last, for serial plans */
+  int ready[MT_MOST_CHUNKS]; /* of each batch chunk: the task behind which its residual stream (backward: its gradient)
+                                is */
+  int open;                  /* layer whose chunks are not joined to the residual stream yet, -1 = none */
+  int back[MT_MOST_CHUNKS];  /* of that layer: each chunk's last exchange */
+  int unsharded[2];          /* by parity of the MoE layer's number: the task behind which its weights are there */
+  int used[2];               /* and the last one that uses them */
+  int resharded[2];          /* likewise of gradients */
+  int held[2];               /* the layer whose weights a half of the pool holds, -1 = none */
+  int chain[MT_NTASK_KIND];  /* the task of each kind added last: chunks of a layer are computed in their order */
+  int delayed;               /* MoE layer whose gradients wait, -1 = none */
   int delayed_after;
-  int gradient, sent;       /* shared gradients that are ready, and that travel already; parts of MT_WHOLE */
-  int gradient_after;       /* task behind which they are ready */
+  int gradient, sent; /* shared gradients that are ready, and that travel already; parts of MT_WHOLE */
+  int gradient_after; /* task behind which they are ready */
   int reduced;
-  int begun;                /* the micro-step's first task: its batch, and layouts */
+  int begun; /* the micro-step's first task: its batch, and layouts */
 };
 
 /* A chunk's share, so that all together are the whole. */
@@ -49,7 +50,7 @@ static int add_task(struct builder *b, struct mt_task task)
   task.lane = level(b, task.kind, task.lane);
   if (task.lane == MT_LANE_COMPUTE && (task.chunk || task.stage == MT_STAGE_SECOND))
     task.dep[task.ndep++] = b->chain[task.kind]; /* sums over chunks have one order */
-  if (b->plan->serial) { /* the one before implies all others */
+  if (b->plan->serial) {                         /* the one before implies all others */
     task.dep[0] = b->last;
     task.ndep = 1;
   }
@@ -59,8 +60,10 @@ static int add_task(struct builder *b, struct mt_task task)
 /* A task of a chunk. */
 static int add(struct builder *b, enum mt_task_kind kind, enum mt_lane lane, int chunk, int part, int after, int and)
 {
-  return add_task(b, (struct mt_task){.kind = kind, .lane = lane, .layer = b->layer, .chunk = chunk, .part = part,
-                                      .dep = {after, and}, .ndep = 2});
+  return add_task(
+      b,
+      (struct mt_task){
+          .kind = kind, .lane = lane, .layer = b->layer, .chunk = chunk, .part = part, .dep = {after, and}, .ndep = 2});
 }
 
 #define COMPUTE MT_LANE_COMPUTE
@@ -152,8 +155,8 @@ static void window(struct builder *b, int most)
 }
 
 /* Chunk c of `of` of the experts: whole, or one of two products. */
-static int experts(struct builder *b, enum mt_task_kind kind, int c, int of, enum mt_stage stage, int after, int weights,
-                   int gradients)
+static int experts(struct builder *b, enum mt_task_kind kind, int c, int of, enum mt_stage stage, int after,
+                   int weights, int gradients)
 {
   int first = b->shape->gated ? 2 : 1, whole = b->shape->gated ? 3 : 2;
   int part = share(c, of);
@@ -161,12 +164,18 @@ static int experts(struct builder *b, enum mt_task_kind kind, int c, int of, enu
     int of_first = (int)((int64_t)part * first / whole);
     part = (stage == MT_STAGE_FIRST) == (kind == MT_TASK_EXPERTS) ? of_first : part - of_first;
   }
-  return add_task(b, (struct mt_task){.kind = kind, .lane = COMPUTE, .layer = b->layer, .chunk = c, .part = part, .stage = stage,
-                                      .dep = {after, weights, gradients}, .ndep = 3});
+  return add_task(b, (struct mt_task){.kind = kind,
+                                      .lane = COMPUTE,
+                                      .layer = b->layer,
+                                      .chunk = c,
+                                      .part = part,
+                                      .stage = stage,
+                                      .dep = {after, weights, gradients},
+                                      .ndep = 3});
 }
 
-/* From rows that have arrived to rows that are back: the middle of an MoE layer, either way. arrived[c] becomes the task
- * behind which the chunk is back. */
+/* From rows that have arrived to rows that are back: the middle of an MoE layer, either way. arrived[c] becomes the
+ * task behind which the chunk is back. */
 static void middle(struct builder *b, int backward, int of, int *arrived)
 {
   const enum mt_task_kind kind = backward ? MT_TASK_EXPERTS_BACK : MT_TASK_EXPERTS;
@@ -355,8 +364,18 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
     MT_CHECK(plan->chunks >= 1 && plan->degree[i] >= plan->chunks && plan->degree[i] % plan->chunks == 0 &&
                  plan->degree[i] <= MT_MOST_CHUNKS,
              "a plan of %d chunks and degree %d", plan->chunks, plan->degree[i]);
-  struct builder b = {.shape = shape, .plan = plan, .last = -1, .open = -1, .unsharded = {-1, -1}, .used = {-1, -1},
-                      .resharded = {-1, -1}, .held = {-1, -1}, .delayed = -1, .gradient_after = -1, .reduced = -1, .begun = -1};
+  struct builder b = {.shape = shape,
+                      .plan = plan,
+                      .last = -1,
+                      .open = -1,
+                      .unsharded = {-1, -1},
+                      .used = {-1, -1},
+                      .resharded = {-1, -1},
+                      .held = {-1, -1},
+                      .delayed = -1,
+                      .gradient_after = -1,
+                      .reduced = -1,
+                      .begun = -1};
   memset(b.chain, 0xff, sizeof b.chain); /* -1 */
   for (int m = 0; m < shape->nmicro; m++)
     micro_step(&b, m);
@@ -369,8 +388,12 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
   reduce(&b, MT_WHOLE);
   if (!shape->whole)
     return b.tasks;
-  int after = add_task(&b, (struct mt_task){.kind = MT_TASK_NORM, .lane = COMPUTE, .layer = -1, .part = MT_WHOLE,
-                                            .dep = {b.reduced, b.resharded[0], b.resharded[1]}, .ndep = 3});
+  int after = add_task(&b, (struct mt_task){.kind = MT_TASK_NORM,
+                                            .lane = COMPUTE,
+                                            .layer = -1,
+                                            .part = MT_WHOLE,
+                                            .dep = {b.reduced, b.resharded[0], b.resharded[1]},
+                                            .ndep = 3});
   after = add(&b, MT_TASK_STATISTICS, INTER, 0, MT_WHOLE, after, -1);
   if (shape->follows)
     after = add(&b, MT_TASK_ADOPT, INTER, 0, MT_WHOLE, after, told);
@@ -389,7 +412,9 @@ struct mt_tasks mt_plan_costed(const struct mt_shape *shape, const struct mt_pla
   for (int i = 0; i < tasks.n; i++) {
     const struct mt_task *task = &tasks.task[i];
     int of = plan->degree[task->kind >= MT_TASK_PACK_BACK];
-    int chunk = task->part < MT_WHOLE && task->part > 0 && plan->order == MT_ORDER_CHUNK ? task->chunk * MT_MOST_CHUNKS / of : 0;
+    int chunk = task->part < MT_WHOLE && task->part > 0 && plan->order == MT_ORDER_CHUNK
+                    ? task->chunk * MT_MOST_CHUNKS / of
+                    : 0;
     rank[i] = task->kind == MT_TASK_REDUCE ? INT64_MAX : chunk;
   }
   mt_tasks_reorder(&tasks, costs, rank);

@@ -1,12 +1,13 @@
-/* A step as tasks: which there are follows from a shape (what a step must do), how they are cut and in which order each lane
- * runs them from a plan (what a policy has decided). The step that is run and the one that is simulated are built here.
+/* A step as tasks: which there are follows from a shape (what a step must do), how they are cut and in which order each
+ * lane runs them from a plan (what a policy has decided). The step that is run and the one that is simulated are built
+ * here.
  *
- * The idea: published schedules differ in few things: into how many chunks the MoE part is cut, whether the cut goes through
- * attention, what shares a queue, when experts' weights travel, and where the shared parameters' gradients do. Each is a
- * member of mt_plan; the tasks and their dependencies follow.
- * The trap: lanes run in list order, so a task emitted early for one lane can hold up what another needs. What joins two
- * layers (adding a chunk's rows to the residual stream, its attention's backward pass) is therefore emitted when the next layer
- * begins with that chunk, not when the layer ends. */
+ * The idea: published schedules differ in few things: into how many chunks the MoE part is cut, whether the cut goes
+ * through attention, what shares a queue, when experts' weights travel, and where the shared parameters' gradients do.
+ * Each is a member of mt_plan; the tasks and their dependencies follow. The trap: lanes run in list order, so a task
+ * emitted early for one lane can hold up what another needs. What joins two layers (adding a chunk's rows to the
+ * residual stream, its attention's backward pass) is therefore emitted when the next layer begins with that chunk, not
+ * when the layer ends. */
 #ifndef MT_PLAN_H
 #define MT_PLAN_H
 #include "schedule/cost.h"
@@ -17,23 +18,24 @@ enum { MT_MOST_CHUNKS = 8 };
 struct mt_shape {
   int nlayer, nmicro;
   const unsigned char *dense; /* [nlayer] 1: an MLP instead of experts; NULL = none; borrowed */
-  int sequences;  /* of a micro-batch: attention cannot be cut further */
-  int several;    /* nodes: 1 = messages between ranks cross nodes */
-  int sharded;    /* experts are unsharded before use, their gradients resharded after it */
-  int grouped;    /* simulator only: heads and experts cut over the ranks of a node */
-  int gated;      /* the experts' first product is two thirds of their work, not half */
-  int recompute;  /* attention again in the backward pass */
-  int whole;      /* 1: batch, embedding, head and update too; 0: layers alone (the papers' grids) */
-  int backward;   /* 0: the forward pass alone */
-  int follows;    /* layouts are planned anew in the step */
-  int64_t gradient_bytes; /* of all shared parameters; 0 = unknown */
+  int sequences;              /* of a micro-batch: attention cannot be cut further */
+  int several;                /* nodes: 1 = messages between ranks cross nodes */
+  int sharded;                /* experts are unsharded before use, their gradients resharded after it */
+  int grouped;                /* simulator only: heads and experts cut over the ranks of a node */
+  int gated;                  /* the experts' first product is two thirds of their work, not half */
+  int recompute;              /* attention again in the backward pass */
+  int whole;                  /* 1: batch, embedding, head and update too; 0: layers alone (the papers' grids) */
+  int backward;               /* 0: the forward pass alone */
+  int follows;                /* layouts are planned anew in the step */
+  int64_t gradient_bytes;     /* of all shared parameters; 0 = unknown */
   int layer_part; /* of the shared gradients, a layer's; parts of MT_WHOLE. The rest is ready with the embedding's */
 };
 
-enum mt_gradient { /* when the shared parameters' gradients travel */
-  MT_GRADIENT_END,    /* after the backward pass */
-  MT_GRADIENT_WINDOW, /* in windows of the backward pass: behind each MoE part's first exchange, and under attention */
-  MT_GRADIENT_FREE    /* when the lane has nothing else to do; needs an order that is not `listed` */
+enum mt_gradient {                     /* when the shared parameters' gradients travel */
+                   MT_GRADIENT_END,    /* after the backward pass */
+                   MT_GRADIENT_WINDOW, /* in windows of the backward pass: behind each MoE part's first exchange, and
+                                          under attention */
+                   MT_GRADIENT_FREE    /* when the lane has nothing else to do; needs an order that is not `listed` */
 };
 
 enum mt_order {

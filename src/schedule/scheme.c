@@ -5,11 +5,17 @@
 
 const char *mt_scheme_name(enum mt_scheme scheme)
 {
-  static const char *const names[MT_NSCHEME] = {
-      [MT_SCHEME_AUTO] = "auto",           [MT_SCHEME_SEQUENTIAL] = "sequential", [MT_SCHEME_TUTEL] = "tutel",
-      [MT_SCHEME_PIPEMOE] = "pipemoe",     [MT_SCHEME_TUTEL_GAR] = "tutel-gar",   [MT_SCHEME_LINA] = "lina",
-      [MT_SCHEME_COCONET] = "coconet",     [MT_SCHEME_FSMOE_ONE] = "fsmoe-one",   [MT_SCHEME_FSMOE] = "fsmoe",
-      [MT_SCHEME_MAST] = "mast",           [MT_SCHEME_LAER] = "laer"};
+  static const char *const names[MT_NSCHEME] = {[MT_SCHEME_AUTO] = "auto",
+                                                [MT_SCHEME_SEQUENTIAL] = "sequential",
+                                                [MT_SCHEME_TUTEL] = "tutel",
+                                                [MT_SCHEME_PIPEMOE] = "pipemoe",
+                                                [MT_SCHEME_TUTEL_GAR] = "tutel-gar",
+                                                [MT_SCHEME_LINA] = "lina",
+                                                [MT_SCHEME_COCONET] = "coconet",
+                                                [MT_SCHEME_FSMOE_ONE] = "fsmoe-one",
+                                                [MT_SCHEME_FSMOE] = "fsmoe",
+                                                [MT_SCHEME_MAST] = "mast",
+                                                [MT_SCHEME_LAER] = "laer"};
   return (unsigned)scheme < MT_NSCHEME ? names[scheme] : "unknown";
 }
 
@@ -26,7 +32,8 @@ int mt_scheme_moe_only(enum mt_scheme scheme)
   return scheme != MT_SCHEME_MAST && scheme != MT_SCHEME_AUTO;
 }
 
-struct mt_simulation mt_plan_simulate(const struct mt_shape *shape, const struct mt_plan *plan, const struct mt_costs *costs)
+struct mt_simulation mt_plan_simulate(const struct mt_shape *shape, const struct mt_plan *plan,
+                                      const struct mt_costs *costs)
 {
   struct mt_tasks tasks = mt_plan_costed(shape, plan, costs);
   struct mt_simulation result = mt_simulate(&tasks, costs, NULL);
@@ -73,12 +80,13 @@ static int64_t dense_gap(const struct mt_shape *shape, const struct mt_costs *co
   return gap;
 }
 
-/* Time in which an MoE layer's backward pass leaves the inter-node queue alone: FSMoE, section 4.2, as one maximum of four
- * cases less the exchanges. */
+/* Time in which an MoE layer's backward pass leaves the inter-node queue alone: FSMoE, section 4.2, as one maximum of
+ * four cases less the exchanges. */
 static int64_t moe_gap(const struct mt_shape *shape, const struct mt_plan *plan, const struct mt_costs *costs)
 {
   const int r = plan->degree[1];
-  int64_t exchange = part_cost(costs, MT_TASK_COMBINE_BACK, r), experts = part_cost(costs, MT_TASK_EXPERTS_BACK, r), side = 0;
+  int64_t exchange = part_cost(costs, MT_TASK_COMBINE_BACK, r), experts = part_cost(costs, MT_TASK_EXPERTS_BACK, r),
+          side = 0;
   if (shape->grouped)
     side = part_cost(costs, MT_TASK_ROWS_GATHER, r) + part_cost(costs, MT_TASK_ROWS_SCATTER, r);
   if (plan->one_queue) {
@@ -94,8 +102,7 @@ static int64_t moe_gap(const struct mt_shape *shape, const struct mt_plan *plan,
 }
 
 /* Chunks of the MoE part, for each pass its own. `gaps`: gradients go into the gaps that each degree leaves. */
-static void best_degrees(struct mt_plan *plan, int gaps, const struct mt_shape *shape,
-                         const struct mt_costs *costs)
+static void best_degrees(struct mt_plan *plan, int gaps, const struct mt_shape *shape, const struct mt_costs *costs)
 {
   struct mt_shape few = excerpt(shape, gaps ? 2 : 1);
   for (int pass = 0; pass <= shape->backward; pass++) {
@@ -117,9 +124,9 @@ static void best_degrees(struct mt_plan *plan, int gaps, const struct mt_shape *
   }
 }
 
-/* FSMoE. Gradients go into the gaps that computing leaves (its first step); what does not fit may be pushed into MoE layers all
- * the same, rather than travel alone at the end (its second; layers are alike, so one amount for all of them is searched).
- * Leaving MoE layers alone is a candidate too: where links are shared, a gap is not free. */
+/* FSMoE. Gradients go into the gaps that computing leaves (its first step); what does not fit may be pushed into MoE
+ * layers all the same, rather than travel alone at the end (its second; layers are alike, so one amount for all of them
+ * is searched). Leaving MoE layers alone is a candidate too: where links are shared, a gap is not free. */
 static struct mt_plan plan_fsmoe(int one_queue, int degree, const struct mt_shape *shape, const struct mt_costs *costs)
 {
   struct mt_shape few = excerpt(shape, 4);
@@ -127,7 +134,10 @@ static struct mt_plan plan_fsmoe(int one_queue, int degree, const struct mt_shap
   int64_t least = INT64_MAX;
   int d = degree ? degree : 1;
   for (int gaps = 0; gaps <= shape->backward; gaps++) {
-    struct mt_plan plan = {.chunks = 1, .degree = {d, d}, .one_queue = one_queue, .gradient = MT_GRADIENT_WINDOW,
+    struct mt_plan plan = {.chunks = 1,
+                           .degree = {d, d},
+                           .one_queue = one_queue,
+                           .gradient = MT_GRADIENT_WINDOW,
                            .dense_window = fits(costs, dense_gap(shape, costs))};
     if (gaps)
       plan.moe_window = fits(costs, moe_gap(shape, &plan, costs));
@@ -147,9 +157,9 @@ static struct mt_plan plan_fsmoe(int one_queue, int degree, const struct mt_shap
   return best;
 }
 
-/* Mast, as we reconstruct it: chunks of whole sequences through attention, those cut further along tokens in the MoE part,
- * both passes alike; tasks in the order in which they become ready, by layer or by chunk; gradients in pieces when nothing else
- * waits. The schedule without a cut through attention stays a candidate. */
+/* Mast, as we reconstruct it: chunks of whole sequences through attention, those cut further along tokens in the MoE
+ * part, both passes alike; tasks in the order in which they become ready, by layer or by chunk; gradients in pieces
+ * when nothing else waits. The schedule without a cut through attention stays a candidate. */
 static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const struct mt_costs *costs)
 {
   struct mt_shape few = excerpt(shape, 4);
@@ -162,8 +172,11 @@ static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const 
       if (degree && d != degree)
         continue;
       for (int i = 0; i < 4; i++) {
-        struct mt_plan plan = {.chunks = chunks, .degree = {d, d}, .order = i % 2 ? MT_ORDER_CHUNK : MT_ORDER_READY,
-                               .gradient = MT_GRADIENT_FREE, .piece = i / 2 ? shape->layer_part / 8 : shape->layer_part / 2};
+        struct mt_plan plan = {.chunks = chunks,
+                               .degree = {d, d},
+                               .order = i % 2 ? MT_ORDER_CHUNK : MT_ORDER_READY,
+                               .gradient = MT_GRADIENT_FREE,
+                               .piece = i / 2 ? shape->layer_part / 8 : shape->layer_part / 2};
         int64_t time = time_of(&few, &plan, costs);
         if (time < least) {
           least = time;
@@ -181,7 +194,8 @@ static int lina_piece(const struct mt_shape *shape)
   return shape->gradient_bytes > 30000000 ? (int)(30e6 / (double)shape->gradient_bytes * MT_WHOLE) : MT_WHOLE;
 }
 
-struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt_shape *shape, const struct mt_costs *costs)
+struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
+                              const struct mt_costs *costs)
 {
   int d = degree ? degree : 1;
   struct mt_plan plan = {.chunks = 1, .degree = {d, d}};
@@ -226,8 +240,8 @@ struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt
   return plan;
 }
 
-struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct mt_shape *shape, const struct mt_costs *costs,
-                                enum mt_scheme *chosen)
+struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
+                                const struct mt_costs *costs, enum mt_scheme *chosen)
 {
   struct mt_plan best = {0};
   int64_t least = INT64_MAX;
@@ -250,8 +264,8 @@ struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct 
   return best;
 }
 
-struct mt_plan mt_scheme_run(enum mt_scheme scheme, int degree, const struct mt_shape *shape, const struct mt_costs *costs,
-                             enum mt_scheme *chosen)
+struct mt_plan mt_scheme_run(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
+                             const struct mt_costs *costs, enum mt_scheme *chosen)
 {
   struct mt_plan best = {0};
   int64_t least = INT64_MAX;
@@ -261,7 +275,8 @@ struct mt_plan mt_scheme_run(enum mt_scheme scheme, int degree, const struct mt_
       int serial = scheme == MT_SCHEME_SEQUENTIAL || (scheme == MT_SCHEME_AUTO && !ahead && d == 1);
       if ((scheme == MT_SCHEME_LAER && !ahead) || (scheme != MT_SCHEME_LAER && scheme != MT_SCHEME_AUTO && ahead))
         continue;
-      struct mt_plan plan = {.serial = serial, .chunks = 1, .degree = {d, d}, .one_wire = 1, .prefetch = ahead, .delay = ahead};
+      struct mt_plan plan = {
+          .serial = serial, .chunks = 1, .degree = {d, d}, .one_wire = 1, .prefetch = ahead, .delay = ahead};
       int64_t time = time_of(shape, &plan, costs);
       if (scheme == MT_SCHEME_AUTO && !serial)
         time += time / 50; /* threads are not free, and predictions not exact */

@@ -1,7 +1,8 @@
 /* Schedules that others have published, as plans; and the choice among them by predicted time.
  *
- * What a policy leaves open (degrees, how much of the gradients goes where) is decided by simulating the possibilities: where
- * the papers solve an optimisation problem whose objective is a formula for the time, we evaluate the time itself. */
+ * What a policy leaves open (degrees, how much of the gradients goes where) is decided by simulating the possibilities:
+ * where the papers solve an optimisation problem whose objective is a formula for the time, we evaluate the time
+ * itself. */
 #ifndef MT_SCHEME_H
 #define MT_SCHEME_H
 #include "schedule/plan.h"
@@ -25,20 +26,22 @@ const char *mt_scheme_name(enum mt_scheme scheme);
 /* 1 if it cuts the MoE part alone, so that attention never overlaps with rows of its own micro-batch. Pure. */
 int mt_scheme_moe_only(enum mt_scheme scheme);
 
-/* The plan of a scheme (not auto) for a shape with these costs. degree > 0 fixes the chunks of both passes, 0 leaves them to
- * the scheme. Pure. */
-struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt_shape *shape, const struct mt_costs *costs);
+/* The plan of a scheme (not auto) for a shape with these costs. degree > 0 fixes the chunks of both passes, 0 leaves
+ * them to the scheme. Pure. */
+struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
+                              const struct mt_costs *costs);
 /* The same for auto too; *chosen: the scheme whose plan it is; may be NULL. Pure. */
-struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct mt_shape *shape, const struct mt_costs *costs,
-                                enum mt_scheme *chosen);
-/* The plan of a scheme as motley can run it, one communication at a time, attention whole and gradients at the end: sequential,
- * tutel, pipemoe, laer; auto: of one chunk or of `degree`, with experts fetched ahead or not, the cheapest. degree 0: as many
- * chunks as cost least. Pure. */
-struct mt_plan mt_scheme_run(enum mt_scheme scheme, int degree, const struct mt_shape *shape, const struct mt_costs *costs,
-                             enum mt_scheme *chosen);
+struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
+                                const struct mt_costs *costs, enum mt_scheme *chosen);
+/* The plan of a scheme as motley can run it, one communication at a time, attention whole and gradients at the end:
+ * sequential, tutel, pipemoe, laer; auto: of one chunk or of `degree`, with experts fetched ahead or not, the cheapest.
+ * degree 0: as many chunks as cost least. Pure. */
+struct mt_plan mt_scheme_run(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
+                             const struct mt_costs *costs, enum mt_scheme *chosen);
 /* By name; MT_NSCHEME if there is none. Pure. */
 enum mt_scheme mt_scheme_named(const char *name);
 /* What a plan comes to. Local. */
-struct mt_simulation mt_plan_simulate(const struct mt_shape *shape, const struct mt_plan *plan, const struct mt_costs *costs);
+struct mt_simulation mt_plan_simulate(const struct mt_shape *shape, const struct mt_plan *plan,
+                                      const struct mt_costs *costs);
 
 #endif

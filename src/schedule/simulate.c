@@ -10,10 +10,10 @@ enum { EVEN = 1000 }; /* thousandths */
 struct clock {
   const struct mt_tasks *tasks;
   int64_t now;
-  int task[MT_NLANE];     /* under way, -1 = none */
-  int64_t left[MT_NLANE]; /* of its work */
+  int task[MT_NLANE];                      /* under way, -1 = none */
+  int64_t left[MT_NLANE];                  /* of its work */
   int slow_compute, slow_comm, slow_wires; /* as in mt_costs */
-  int64_t alone_ns;       /* time so far in which nothing was computed */
+  int64_t alone_ns;                        /* time so far in which nothing was computed */
 };
 
 static struct clock new_clock(const struct mt_tasks *tasks, const struct mt_costs *costs)
@@ -42,8 +42,8 @@ static void take(struct clock *clock, enum mt_lane lane, int task)
   clock->left[lane] = clock->tasks->task[task].cost_ns;
 }
 
-/* Goes on to the next moment at which a task ends, and returns a lane whose task has (its task stays named there), or -1 if
- * all lanes are idle. */
+/* Goes on to the next moment at which a task ends, and returns a lane whose task has (its task stays named there), or
+ * -1 if all lanes are idle. */
 static int advance(struct clock *clock)
 {
   int first = -1, slow[MT_NLANE];
@@ -131,7 +131,8 @@ struct mt_simulation mt_simulate(const struct mt_tasks *tasks, const struct mt_c
   return result;
 }
 
-/* Of each task, how many of its dependencies are open, and which tasks depend on it: list[first[t]] up to list[first[t + 1]]. */
+/* Of each task, how many of its dependencies are open, and which tasks depend on it: list[first[t]] up to list[first[t
+ * + 1]]. */
 struct followers {
   int *open, *first, *list;
 };

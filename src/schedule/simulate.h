@@ -9,9 +9,9 @@
 
 struct mt_simulation {
   int64_t total_ns;
-  int64_t lane_ns[MT_NLANE];  /* work of each lane: three bounds */
-  int64_t latency_ns;         /* the longest chain of dependencies: the fourth */
-  int64_t exposed_ns;         /* time in which nothing is computed */
+  int64_t lane_ns[MT_NLANE]; /* work of each lane: three bounds */
+  int64_t latency_ns;        /* the longest chain of dependencies: the fourth */
+  int64_t exposed_ns;        /* time in which nothing is computed */
 };
 /* The largest of the four bounds. Pure. */
 int64_t mt_simulation_bound(const struct mt_simulation *simulation);
@@ -19,8 +19,8 @@ int64_t mt_simulation_bound(const struct mt_simulation *simulation);
 /* Replays tasks by their cost_ns; of `costs` the slow-downs count. span[n]: when each ran; may be NULL. Local. */
 struct mt_simulation mt_simulate(const struct mt_tasks *tasks, const struct mt_costs *costs, struct mt_span *span);
 
-/* Puts the list into the order in which tasks start when a free lane always takes, of the tasks that are ready, the one of
- * the smallest rank[] (ties: list order): greedy list scheduling in virtual time. `rank` [n] is used up. Local. */
+/* Puts the list into the order in which tasks start when a free lane always takes, of the tasks that are ready, the one
+ * of the smallest rank[] (ties: list order): greedy list scheduling in virtual time. `rank` [n] is used up. Local. */
 void mt_tasks_reorder(struct mt_tasks *tasks, const struct mt_costs *costs, int64_t *rank);
 
 #endif

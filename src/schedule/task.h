@@ -1,6 +1,6 @@
 /* A step is a list of tasks with dependencies on three lanes. One list, built once per shape and plan (plan.h) and the
- * same on all ranks, is run in real time (mt_tasks_run; lanes beside each other: executor.h) or replayed in virtual time
- * (simulate.h).
+ * same on all ranks, is run in real time (mt_tasks_run; lanes beside each other: executor.h) or replayed in virtual
+ * time (simulate.h).
  *
  * A lane runs its tasks one after the other in list order; list order is a valid order of them all, because every
  * dependency points backwards. So all ranks communicate in the same order whatever their timing. */
@@ -10,26 +10,26 @@
 
 enum mt_lane { MT_LANE_COMPUTE, MT_LANE_INTRA, MT_LANE_INTER, MT_NLANE };
 
-/* In the order of a step. Kinds marked * exist in the simulator only: the groups in which FSMoE cuts attention heads (model
- * parallel) and each expert's width (expert-sharding parallel) over the ranks of a node. */
+/* In the order of a step. Kinds marked * exist in the simulator only: the groups in which FSMoE cuts attention heads
+ * (model parallel) and each expert's width (expert-sharding parallel) over the ranks of a node. */
 enum mt_task_kind {
   MT_TASK_BATCH,
   MT_TASK_EMBED,
-  MT_TASK_HEADS_GATHER,  /* * sequence parts to all ranks of the node, before attention; backward too */
+  MT_TASK_HEADS_GATHER, /* * sequence parts to all ranks of the node, before attention; backward too */
   MT_TASK_ATTENTION,
   MT_TASK_HEADS_SCATTER, /* * sums of the heads' outputs back to the sequence parts */
   MT_TASK_MLP,
   MT_TASK_GATE,
   MT_TASK_COUNTS,
-  MT_TASK_PACK,          /* plans the dispatch and puts rows in sending order */
+  MT_TASK_PACK, /* plans the dispatch and puts rows in sending order */
   MT_TASK_UNSHARD_INTER,
   MT_TASK_UNSHARD_INTRA,
   MT_TASK_DISPATCH,
-  MT_TASK_ROWS_GATHER,   /* * rows to all ranks that share the expert; backward too */
+  MT_TASK_ROWS_GATHER, /* * rows to all ranks that share the expert; backward too */
   MT_TASK_EXPERTS,
-  MT_TASK_ROWS_SCATTER,  /* * sums of the parts' outputs */
+  MT_TASK_ROWS_SCATTER, /* * sums of the parts' outputs */
   MT_TASK_COMBINE,
-  MT_TASK_MERGE,         /* adds what came back to the residual stream */
+  MT_TASK_MERGE, /* adds what came back to the residual stream */
   MT_TASK_HEAD,
   MT_TASK_PACK_BACK,
   MT_TASK_COMBINE_BACK,
@@ -47,7 +47,7 @@ enum mt_task_kind {
   MT_TASK_REDUCE, /* a piece of the shared parameters' gradients */
   MT_TASK_NORM,   /* this rank's part of the gradient's norm */
   MT_TASK_STATISTICS,
-  MT_TASK_ADOPT,  /* the plans of all ranks come into force */
+  MT_TASK_ADOPT, /* the plans of all ranks come into force */
   MT_TASK_UPDATE,
   MT_TASK_PUBLISH,
   MT_NTASK_KIND
@@ -61,15 +61,15 @@ enum mt_stage { MT_STAGE_BOTH, MT_STAGE_FIRST, MT_STAGE_SECOND };
 struct mt_task {
   enum mt_task_kind kind;
   enum mt_lane lane;
-  int micro;           /* micro-step, -1 = of the step */
-  int layer;           /* -1 = none */
-  int chunk;           /* of the micro-batch, 0 = first */
-  int part;            /* of MT_WHOLE; 0 = nothing to do */
+  int micro; /* micro-step, -1 = of the step */
+  int layer; /* -1 = none */
+  int chunk; /* of the micro-batch, 0 = first */
+  int part;  /* of MT_WHOLE; 0 = nothing to do */
   enum mt_stage stage;
-  int dep[4], ndep;    /* indices of tasks that must have ended, all smaller than this one's */
-  int64_t cost_ns;     /* predicted, 0 = unknown */
+  int dep[4], ndep; /* indices of tasks that must have ended, all smaller than this one's */
+  int64_t cost_ns;  /* predicted, 0 = unknown */
   void (*run)(void *self, const struct mt_task *task); /* cannot fail; NULL = nothing to do */
-  void *self;          /* borrowed */
+  void *self;                                          /* borrowed */
 };
 
 struct mt_tasks {
@@ -91,8 +91,8 @@ struct mt_span {
 struct mt_task_times {
   double lane_s[MT_NLANE], kind_s[MT_NTASK_KIND];
 };
-/* Runs one task; what it took is added to *times, when it ran (since `zero`, in seconds of mt_time) goes into *span unless
- * that is NULL. */
+/* Runs one task; what it took is added to *times, when it ran (since `zero`, in seconds of mt_time) goes into *span
+ * unless that is NULL. */
 void mt_task_run(const struct mt_task *task, struct mt_task_times *times, double zero, struct mt_span *span);
 /* Runs all tasks in order on this thread. span: [n], or NULL. Collective in effect. */
 void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times, struct mt_span *span);

@@ -15,10 +15,12 @@ void mt_trace_add(struct mt_trace *trace, const char *name, const struct mt_task
 {
   const int process = trace->nprocess++;
   begin(trace);
-  mt_text_add(&trace->text, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}", process, name);
+  mt_text_add(&trace->text, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}", process,
+              name);
   for (int lane = 0; lane < MT_NLANE; lane++) {
     begin(trace);
-    mt_text_add(&trace->text, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", process,
+    mt_text_add(&trace->text,
+                "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", process,
                 lane, mt_lane_name((enum mt_lane)lane));
   }
   for (int i = 0; i < tasks->n; i++) {

@@ -1,8 +1,8 @@
 /* `motley bench lanes`: schedules against each other, on the same tokens.
  *
- * Every contender is a model of its own, and they take turns step by step, each round beginning with another, so that all see
- * the same machine. The bound of each: the longer of its computing and its communication as measured, on the slowest rank; no
- * overlap can do better. */
+ * Every contender is a model of its own, and they take turns step by step, each round beginning with another, so that
+ * all see the same machine. The bound of each: the longer of its computing and its communication as measured, on the
+ * slowest rank; no overlap can do better. */
 #include "train/bench_lanes.h"
 #include <math.h>
 #include <string.h>
@@ -38,16 +38,16 @@ static enum mt_status random_tokens(void *self, int64_t position, int32_t *token
   return MT_OK;
 }
 
-static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config, int i,
-                                     struct contender *c)
+static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
+                                     int i, struct contender *c)
 {
   static char names[CONTENDERS][16];
   *c = (struct contender){.config = *config};
   strcpy(names[i], lines[i].policy);
   c->config.schedule.policy = names[i];
   c->config.schedule.degree = lines[i].degree;
-  MT_TRY(mt_model_new(comm, device, &c->config, mt_batch_max_B(&c->config, comm->cluster, comm->rank), config->data.seq_length, 1,
-                      &c->model));
+  MT_TRY(mt_model_new(comm, device, &c->config, mt_batch_max_B(&c->config, comm->cluster, comm->rank),
+                      config->data.seq_length, 1, &c->model));
   mt_model_init(c->model, (uint64_t)config->train.seed);
   mt_model_publish(c->model);
   c->step = mt_step_new(comm, c->model, &c->config, (struct mt_source){random_tokens, &c->config});
@@ -85,7 +85,8 @@ enum mt_status mt_bench_lanes(struct mt_comm *comm, const struct mt_config *conf
   MT_TRY(mt_agree(comm, mt_device_open("cpu", comm->cluster->place[comm->rank].threads, &device)));
   if (config->parallel.measure != MT_MEASURE_OFF)
     mt_measure(comm, device);
-  enum mt_status status = comm->rank == 0 ? mt_sharding_choose(config, comm->cluster, &chosen.parallel.sharding) : MT_OK;
+  enum mt_status status =
+      comm->rank == 0 ? mt_sharding_choose(config, comm->cluster, &chosen.parallel.sharding) : MT_OK;
   mt_bcast(comm, &chosen.parallel.sharding, sizeof chosen.parallel.sharding, 0);
   status = mt_agree(comm, status);
   const int steps = (int)config->train.steps;
@@ -97,17 +98,18 @@ enum mt_status mt_bench_lanes(struct mt_comm *comm, const struct mt_config *conf
   if (status == MT_OK) {
     double sequential = 0;
     mt_info("%d steps of each in turns, on %d ranks, %d nodes; seconds", steps, comm->size, comm->nnode);
-    mt_info("%-11s %6s %9s %21s %9s %9s %9s %9s", "schedule", "chunks", "median", "quartiles", "speed-up", "exposed", "bound",
-            "predicted");
+    mt_info("%-11s %6s %9s %21s %9s %9s %9s %9s", "schedule", "chunks", "median", "quartiles", "speed-up", "exposed",
+            "bound", "predicted");
     for (int i = 0; i < CONTENDERS; i++) {
       struct contender *c = &contender[i];
       struct mt_spread step = mt_spread_of(c->step_s, steps);
       sequential = i ? sequential : step.median;
-      mt_info("%-11s %6d %9.4f %10.4f %10.4f %9.3f %9.4f %9.4f %9.4f", lines[i].policy, c->step->plan.degree[0], step.median,
-              step.quarter, step.three_quarters, sequential / step.median, mt_spread_of(c->exposed_s, steps).median,
-              mt_spread_of(c->bound_s, steps).median, c->step->predicted_s);
+      mt_info("%-11s %6d %9.4f %10.4f %10.4f %9.3f %9.4f %9.4f %9.4f", lines[i].policy, c->step->plan.degree[0],
+              step.median, step.quarter, step.three_quarters, sequential / step.median,
+              mt_spread_of(c->exposed_s, steps).median, mt_spread_of(c->bound_s, steps).median, c->step->predicted_s);
     }
-    mt_info("auto runs %s", contender[CONTENDERS - 1].step->beside ? "communication beside computing" : "one after the other");
+    mt_info("auto runs %s",
+            contender[CONTENDERS - 1].step->beside ? "communication beside computing" : "one after the other");
   }
   for (int i = 0; i < CONTENDERS; i++)
     close_contender(&contender[i]);

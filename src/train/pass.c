@@ -176,9 +176,17 @@ struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan
   unsigned char *dense = MT_NEW(MT_TAG_PLAN, unsigned char, L);
   for (int l = 0; l < L; l++)
     dense[l] = model->arch.block[l].moe < 0;
-  struct mt_shape shape = {.nlayer = L, .nmicro = nmicro, .dense = dense, .sequences = 1, .several = model->comm->nnode > 1,
-                           .sharded = 1, .gated = model->arch.gated, .recompute = model->config->train.recompute, .whole = 1,
-                           .backward = backward, .follows = moe && moe->relayout};
+  struct mt_shape shape = {.nlayer = L,
+                           .nmicro = nmicro,
+                           .dense = dense,
+                           .sequences = 1,
+                           .several = model->comm->nnode > 1,
+                           .sharded = 1,
+                           .gated = model->arch.gated,
+                           .recompute = model->config->train.recompute,
+                           .whole = 1,
+                           .backward = backward,
+                           .follows = moe && moe->relayout};
   struct mt_tasks tasks = mt_plan_tasks(&shape, plan);
   for (int i = 0; i < tasks.n; i++) {
     struct mt_task *task = &tasks.task[i];

@@ -50,7 +50,8 @@ static void set(struct prediction *p, enum mt_task_kind kind, double alpha_ns, d
 }
 
 /* A transfer: latencies of so many messages at once and the bytes behind them; nothing where there are no bytes. */
-static void set_transfer(struct prediction *p, enum mt_task_kind kind, enum mt_level level, double messages, double bytes)
+static void set_transfer(struct prediction *p, enum mt_task_kind kind, enum mt_level level, double messages,
+                         double bytes)
 {
   const struct mt_link *link = &p->link[level];
   double alpha = (double)link->alpha_ns + (double)link->gap_ns * fmax(messages - 1, 0);
@@ -68,8 +69,8 @@ static int slots_on(const struct mt_layout *layout, int e, int q)
   return q < 0 ? first[layout->nnode] - first[0] : first[q + 1] - first[q];
 }
 
-/* Rows: each rank sends `rows`, evenly over experts, to replicas in its own node if there are any. What the busiest uplink and
- * the busiest rank carry, and the slowest rank's experts. */
+/* Rows: each rank sends `rows`, evenly over experts, to replicas in its own node if there are any. What the busiest
+ * uplink and the busiest rank carry, and the slowest rank's experts. */
 static void predict_rows(struct prediction *p, double rows, double row_flops)
 {
   const struct mt_cluster *cluster = p->cluster;
@@ -154,10 +155,12 @@ static void predict_weights(struct prediction *p)
       const struct mt_part *part = &p->cut.part[e % p->cut.npart];
       double all = (double)part->first[P];
       for (int o = 0; o < cluster->nnode; o++) {
-        double piece = (double)(part->first[cluster->node_first[o + 1]] - part->first[cluster->node_first[o]]) / all * length;
+        double piece =
+            (double)(part->first[cluster->node_first[o + 1]] - part->first[cluster->node_first[o]]) / all * length;
         in += o != q ? piece : 0;
         out[o] += o != q ? piece : 0;
-        from += o != q && piece > 0 ? (p->config->parallel.sharding == MT_SHARDING_OWNER ? 1 : node_size(cluster, o)) : 0;
+        from +=
+            o != q && piece > 0 ? (p->config->parallel.sharding == MT_SHARDING_OWNER ? 1 : node_size(cluster, o)) : 0;
       }
     }
     net = fmax(net, in);
@@ -171,8 +174,10 @@ static void predict_weights(struct prediction *p)
     int q = cluster->node_of[r];
     for (int s = layout->slot_first[r]; s < layout->slot_first[r + 1]; s++) {
       const struct mt_part *part = &p->cut.part[layout->slot_expert[s] % p->cut.npart];
-      double mine = (double)mt_part_count(part, r) / (double)part->first[P], copies = slots_on(layout, layout->slot_expert[s], q);
-      double near = (double)(part->first[cluster->node_first[q + 1]] - part->first[cluster->node_first[q]]) / (double)part->first[P];
+      double mine = (double)mt_part_count(part, r) / (double)part->first[P],
+             copies = slots_on(layout, layout->slot_expert[s], q);
+      double near = (double)(part->first[cluster->node_first[q + 1]] - part->first[cluster->node_first[q]]) /
+                    (double)part->first[P];
       in += length * (near - mine + (1 - near) * (1 - 1 / copies));
     }
     node = fmax(node, in);
@@ -204,7 +209,10 @@ static void predict_shared(struct prediction *p)
     p->kind[both[i]].alpha_ns += inside.alpha_ns;
     p->kind[both[i]].rest_ns += inside.rest_ns;
   }
-  double mine = 4 * ((double)p->params.shared_length + (double)p->params.nmoe * p->params.nexpert * (double)p->params.expert_length) / P;
+  double mine =
+      4 *
+      ((double)p->params.shared_length + (double)p->params.nmoe * p->params.nexpert * (double)p->params.expert_length) /
+      P;
   set(p, MT_TASK_UPDATE, 0, 1e-3 * 7 * mine * (double)p->link[MT_LEVEL_SELF].beta_ps); /* four read, three written */
   double hop = (double)p->link[nnode > 1 ? MT_LEVEL_NET : MT_LEVEL_NODE].alpha_ns;
   set(p, MT_TASK_STATISTICS, P > 1 ? 3 * ceil(log2(P)) * hop : 0, 0);
@@ -213,9 +221,11 @@ static void predict_shared(struct prediction *p)
 static void predict_compute(struct prediction *p)
 {
   const struct mt_arch *a = &p->arch;
-  const double C = (double)a->C, T = (double)p->config->data.seq_length, HD = (double)(a->H * a->D), KV = (double)(a->KV * a->D);
+  const double C = (double)a->C, T = (double)p->config->data.seq_length, HD = (double)(a->H * a->D),
+               KV = (double)(a->KV * a->D);
   double seen = a->window && (double)a->window < T ? (double)a->window : T / 2;
-  double attention = 2 * C * (HD + 2 * KV) + 2 * HD * C + 4 * seen * HD, mlp = 2 * C * (double)a->F * (a->gated ? 3 : 2);
+  double attention = 2 * C * (HD + 2 * KV) + 2 * HD * C + 4 * seen * HD,
+         mlp = 2 * C * (double)a->F * (a->gated ? 3 : 2);
   double copy = 1e-3 * (double)p->link[MT_LEVEL_SELF].beta_ps * 4 * C * p->B * T;
   set(p, MT_TASK_BATCH, 0, 0);
   set(p, MT_TASK_EMBED, 0, copy);
@@ -241,7 +251,9 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
   mt_family_build(config, &p.arch, &p.params);
   for (int level = 0; level < MT_NLEVEL; level++)
     p.link[level] = mt_link_usual(cluster, (enum mt_level)level);
-  struct mt_comm comm = {.size = cluster->nplace, .nnode = cluster->nnode, .node_first = cluster->node_first,
+  struct mt_comm comm = {.size = cluster->nplace,
+                         .nnode = cluster->nnode,
+                         .node_first = cluster->node_first,
                          .cluster = (struct mt_cluster *)(uintptr_t)cluster};
   p.batch = mt_batch_cut(config, cluster, config->train.global_batch);
   for (int r = 0; r < cluster->nplace; r++)
@@ -259,12 +271,20 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
   if (!status) {
     int64_t in_layers = 0;
     for (int i = 0; i < p.params.n; i++)
-      in_layers += p.params.param[i].scope == MT_SCOPE_SHARED && p.params.param[i].layer >= 0 ? p.params.param[i].count : 0;
+      in_layers +=
+          p.params.param[i].scope == MT_SCOPE_SHARED && p.params.param[i].layer >= 0 ? p.params.param[i].count : 0;
     for (int l = 0; l < p.arch.L; l++)
       dense[l] = p.arch.block[l].moe < 0;
-    *shape = (struct mt_shape){.nlayer = (int)p.arch.L, .nmicro = (int)p.batch.nmicro, .dense = dense,
-                               .sequences = (int)p.B, .several = cluster->nnode > 1, .sharded = p.params.nmoe > 0,
-                               .gated = p.arch.gated, .recompute = config->train.recompute, .whole = 1, .backward = 1};
+    *shape = (struct mt_shape){.nlayer = (int)p.arch.L,
+                               .nmicro = (int)p.batch.nmicro,
+                               .dense = dense,
+                               .sequences = (int)p.B,
+                               .several = cluster->nnode > 1,
+                               .sharded = p.params.nmoe > 0,
+                               .gated = p.arch.gated,
+                               .recompute = config->train.recompute,
+                               .whole = 1,
+                               .backward = 1};
     shape->gradient_bytes = 4 * p.params.shared_length;
     shape->layer_part = (int)((double)in_layers / (double)p.params.shared_length / (double)p.arch.L * MT_WHOLE);
     predict_compute(&p);
@@ -288,7 +308,8 @@ struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_c
   unsigned char *dense = MT_ZNEW(MT_TAG_PLAN, unsigned char, config->model.num_hidden_layers);
   struct mt_plan plan = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
   *scheme = MT_SCHEME_SEQUENTIAL;
-  if (mt_predict(config, cluster, dense, &shape, costs) == MT_OK && cluster->nplace > 1 && config->model.num_local_experts > 0)
+  if (mt_predict(config, cluster, dense, &shape, costs) == MT_OK && cluster->nplace > 1 &&
+      config->model.num_local_experts > 0)
     plan = mt_scheme_run(mt_scheme_named(config->schedule.policy), (int)config->schedule.degree, &shape, costs, scheme);
   mt_free(dense);
   return plan;
@@ -296,19 +317,22 @@ struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_c
 
 /* ---- motley simulate ---- */
 
-static void print_line(const char *name, const struct mt_plan *plan, const struct mt_simulation *s, double sequential_ns)
+static void print_line(const char *name, const struct mt_plan *plan, const struct mt_simulation *s,
+                       double sequential_ns)
 {
   char degree[32];
   double total = (double)s->total_ns;
-  snprintf(degree, sizeof degree, "%d x %d,%d", plan->chunks, plan->degree[0] / plan->chunks, plan->degree[1] / plan->chunks);
-  mt_info("%-11s %-9s %10.4g %8.3f %10.4g  %10.4g %10.4g %10.4g %10.4g  %3.0f %3.0f %3.0f %3.0f", name, degree, 1e-9 * total,
-          sequential_ns / total, 1e-9 * (double)mt_simulation_bound(s), 1e-9 * (double)s->lane_ns[0], 1e-9 * (double)s->lane_ns[1],
-          1e-9 * (double)s->lane_ns[2], 1e-9 * (double)s->latency_ns, 100 * (double)s->lane_ns[0] / total,
-          100 * (double)s->lane_ns[1] / total, 100 * (double)s->lane_ns[2] / total, 100 * (double)s->exposed_ns / total);
+  snprintf(degree, sizeof degree, "%d x %d,%d", plan->chunks, plan->degree[0] / plan->chunks,
+           plan->degree[1] / plan->chunks);
+  mt_info("%-11s %-9s %10.4g %8.3f %10.4g  %10.4g %10.4g %10.4g %10.4g  %3.0f %3.0f %3.0f %3.0f", name, degree,
+          1e-9 * total, sequential_ns / total, 1e-9 * (double)mt_simulation_bound(s), 1e-9 * (double)s->lane_ns[0],
+          1e-9 * (double)s->lane_ns[1], 1e-9 * (double)s->lane_ns[2], 1e-9 * (double)s->latency_ns,
+          100 * (double)s->lane_ns[0] / total, 100 * (double)s->lane_ns[1] / total, 100 * (double)s->lane_ns[2] / total,
+          100 * (double)s->exposed_ns / total);
 }
 
-static void trace_plan(struct mt_trace *trace, const char *name, const struct mt_shape *shape, const struct mt_plan *plan,
-                       const struct mt_costs *costs)
+static void trace_plan(struct mt_trace *trace, const char *name, const struct mt_shape *shape,
+                       const struct mt_plan *plan, const struct mt_costs *costs)
 {
   struct mt_tasks tasks = mt_plan_costed(shape, plan, costs);
   struct mt_span *span = MT_NEW(MT_TAG_PLAN, struct mt_span, tasks.n);
@@ -329,13 +353,15 @@ enum mt_status mt_predict_print(const struct mt_config *config, const struct mt_
     return status;
   }
   int measured = cluster->place[0].speed > 0, linked = cluster->link[MT_LEVEL_NET].beta_ps || cluster->nnode == 1;
-  mt_info("a step on %d ranks, %d nodes: %d layers, %d micro-steps of at most %d sequences of %lld tokens a rank; routing balanced",
-          cluster->nplace, cluster->nnode, shape.nlayer, shape.nmicro, shape.sequences, (long long)config->data.seq_length);
+  mt_info("a step on %d ranks, %d nodes: %d layers, %d micro-steps of at most %d sequences of %lld tokens a rank; "
+          "routing balanced",
+          cluster->nplace, cluster->nnode, shape.nlayer, shape.nmicro, shape.sequences,
+          (long long)config->data.seq_length);
   if (!measured || !linked)
     mt_info("not measured, so assumed: %s%s%s", measured ? "" : "25 GFLOP/s a thread", measured || linked ? "" : ", ",
             linked ? "" : "links of 10 Gbit/s between nodes");
-  mt_info("%-11s %-9s %10s %8s %10s  %10s %10s %10s %10s  %s", "policy", "degrees", "step s", "speed-up", "bound s", "compute s",
-          "intra s", "inter s", "latency s", "% of it: compute, intra, inter, exposed");
+  mt_info("%-11s %-9s %10s %8s %10s  %10s %10s %10s %10s  %s", "policy", "degrees", "step s", "speed-up", "bound s",
+          "compute s", "intra s", "inter s", "latency s", "% of it: compute, intra, inter, exposed");
   struct mt_trace trace = {0};
   struct mt_plan plan;
   double sequential = 0;
@@ -354,7 +380,8 @@ enum mt_status mt_predict_print(const struct mt_config *config, const struct mt_
   plan = mt_scheme_choose(MT_SCHEME_AUTO, 0, &shape, &costs, &chosen);
   struct mt_simulation s = mt_plan_simulate(&shape, &plan, &costs);
   print_line("auto", &plan, &s, sequential);
-  mt_info("auto is %s%s", mt_scheme_name(chosen), plan.prefetch && chosen != MT_SCHEME_LAER ? " with experts fetched ahead" : "");
+  mt_info("auto is %s%s", mt_scheme_name(chosen),
+          plan.prefetch && chosen != MT_SCHEME_LAER ? " with experts fetched ahead" : "");
   if (path) {
     trace_plan(&trace, "auto, predicted", &shape, &plan, &costs);
     status = mt_trace_write(&trace, path);

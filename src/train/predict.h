@@ -1,23 +1,25 @@
 /* What a training step would take: its shape and costs from a configuration and a description of a cluster, and `motley
  * simulate`, which replays it under every published schedule. No MPI; clusters may be made up, of thousands of devices.
  *
- * The costs count what dominates: matrix products at the ranks' measured speed (the slowest counts), bytes over the busiest
- * uplink and within nodes, latencies of messages, and copies at memory's speed. Routing is taken as balanced. */
+ * The costs count what dominates: matrix products at the ranks' measured speed (the slowest counts), bytes over the
+ * busiest uplink and within nodes, latencies of messages, and copies at memory's speed. Routing is taken as balanced.
+ */
 #ifndef MT_PREDICT_H
 #define MT_PREDICT_H
 #include "base/config.h"
 #include "schedule/scheme.h"
 #include "topology/cluster.h"
 
-/* dense: [num_hidden_layers], becomes shape's; must outlive it. Pure; MT_USAGE, said once, if parallel.slots does not fit. */
+/* dense: [num_hidden_layers], becomes shape's; must outlive it. Pure; MT_USAGE, said once, if parallel.slots does not
+ * fit. */
 enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluster *cluster, unsigned char *dense,
                           struct mt_shape *shape, struct mt_costs *costs);
-/* The plan that a training step runs, from schedule.policy and schedule.degree; *scheme: whose it is; *costs: what it was
- * chosen by. Alone, a rank computes one thing after the other. Pure, the same on all ranks. */
+/* The plan that a training step runs, from schedule.policy and schedule.degree; *scheme: whose it is; *costs: what it
+ * was chosen by. Alone, a rank computes one thing after the other. Pure, the same on all ranks. */
 struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_cluster *cluster, enum mt_scheme *scheme,
                                struct mt_costs *costs);
-/* Prints the table of schedules; trace (NULL = none): the file that gets the lanes of the sequential and of the best one.
- * Local. */
+/* Prints the table of schedules; trace (NULL = none): the file that gets the lanes of the sequential and of the best
+ * one. Local. */
 enum mt_status mt_predict_print(const struct mt_config *config, const struct mt_cluster *cluster, const char *trace);
 
 #endif
