@@ -120,7 +120,7 @@ struct mt_config {
     enum mt_compute precision; /* of a GPU */
   } parallel;
   struct {
-    char *policy;   /* auto | sequential | tutel | pipemoe | laer */
+    char *policy;   /* a name of schedule/scheme.h */
     int64_t degree; /* chunks of an MoE layer's tokens; 0 = by prediction */
   } schedule;
   struct {

@@ -50,7 +50,7 @@ void mt_config_derive(struct mt_reading *reading)
       derive_integer(reading, "bench.rows",
                      c->train.micro_batch * c->data.seq_length * c->model.num_experts_per_tok);
   }
-  derive_integer(reading, "schedule.degree", !strcmp(c->schedule.policy, "tutel") ? 2 : strcmp(c->schedule.policy, "pipemoe") != 0);
+  derive_integer(reading, "schedule.degree", !strcmp(c->schedule.policy, "tutel") ? 2 : 0);
   char *path = mt_format("%s/checkpoints", c->log.dir);
   derive(reading, "checkpoint.dir", path);
   mt_free(path);

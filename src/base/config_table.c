@@ -169,9 +169,9 @@ const struct mt_option mt_options[] = {
          .help = "what a GPU computes in; CPUs compute in f32 (auto: bf16, emulated f32)")
 
   {.section = "schedule", .key = "policy", .type = MT_OPTION_WORD, .offset = AT(schedule.policy),
-   .choices = "auto|sequential|tutel|pipemoe|laer", .need = MT_NEED_EXPERTS, .fallback = "auto",
-   .help = "what overlaps: nothing, exchanges and experts of two or more chunks, experts' weights with computing"},
-  INTEGER(schedule, degree, 0, 8, .need = MT_NEED_EXPERTS, .derived = "1, tutel: 2, pipemoe: 0",
+   .choices = "auto|sequential|tutel|pipemoe|tutel-gar|lina|coconet|fsmoe-one|fsmoe|mast|laer", .need = MT_NEED_EXPERTS,
+   .fallback = "auto", .help = "published schedule that orders computing and communication, or the one that costs least"},
+  INTEGER(schedule, degree, 0, 8, .need = MT_NEED_EXPERTS, .derived = "0, tutel: 2",
           .help = "chunks of an MoE layer's tokens; 0 = as many as cost least by prediction")
 
   TEXT(checkpoint, dir, .derived = "log.dir/checkpoints", .help = "folder of the checkpoints")

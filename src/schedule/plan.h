@@ -27,6 +27,8 @@ struct mt_shape {
   int whole;                  /* 1: batch, embedding, head and update too; 0: layers alone (the papers' grids) */
   int backward;               /* 0: the forward pass alone */
   int follows;                /* layouts are planned anew in the step */
+  int run;                    /* schemes make what the executor can do: one communication at a time, one degree for both
+                                 passes, whose dispatch is the same */
   int64_t gradient_bytes;     /* of all shared parameters; 0 = unknown */
   int layer_part; /* of the shared gradients, a layer's; parts of MT_WHOLE. The rest is ready with the embedding's */
 };

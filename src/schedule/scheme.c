@@ -101,17 +101,20 @@ static int64_t moe_gap(const struct mt_shape *shape, const struct mt_plan *plan,
   return longest - 2 * r * exchange;
 }
 
-/* Chunks of the MoE part, for each pass its own. `gaps`: gradients go into the gaps that each degree leaves. */
+/* Chunks of the MoE part, for each pass its own (run: one for both). `gaps`: gradients go into the gaps that each degree
+ * leaves. */
 static void best_degrees(struct mt_plan *plan, int gaps, const struct mt_shape *shape, const struct mt_costs *costs)
 {
   struct mt_shape few = excerpt(shape, gaps ? 2 : 1);
-  for (int pass = 0; pass <= shape->backward; pass++) {
+  for (int pass = shape->run ? shape->backward : 0; pass <= shape->backward; pass++) {
     struct mt_plan best = *plan;
     int64_t least = INT64_MAX;
     few.backward = pass;
     for (int degree = 1; degree <= MT_MOST_CHUNKS; degree++) {
       struct mt_plan other = *plan;
       other.degree[pass] = degree;
+      if (shape->run)
+        other.degree[0] = other.degree[1] = degree;
       if (pass && gaps)
         other.moe_window = fits(costs, moe_gap(shape, &other, costs));
       int64_t time = time_of(&few, &other, costs);
@@ -137,6 +140,7 @@ static struct mt_plan plan_fsmoe(int one_queue, int degree, const struct mt_shap
     struct mt_plan plan = {.chunks = 1,
                            .degree = {d, d},
                            .one_queue = one_queue,
+                           .one_wire = shape->run,
                            .gradient = MT_GRADIENT_WINDOW,
                            .dense_window = fits(costs, dense_gap(shape, costs))};
     if (gaps)
@@ -165,15 +169,14 @@ static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const 
   struct mt_shape few = excerpt(shape, 4);
   struct mt_plan best = mt_scheme_plan(MT_SCHEME_PIPEMOE, degree, shape, costs);
   int64_t least = time_of(&few, &best, costs);
-  for (int chunks = 1; chunks <= MT_MOST_CHUNKS && chunks <= shape->sequences; chunks *= 2) {
-    if (shape->sequences % chunks)
+  for (int chunks = 1; chunks <= (shape->run ? 1 : MT_MOST_CHUNKS) && chunks <= shape->sequences; chunks *= 2) {
+    if (shape->sequences % chunks || degree % chunks)
       continue;
-    for (int d = chunks; d <= MT_MOST_CHUNKS && d <= 4 * chunks; d *= 2) {
-      if (degree && d != degree)
-        continue;
+    for (int d = degree ? degree : chunks; d <= (degree ? degree : MT_MOST_CHUNKS) && d <= 4 * chunks; d *= 2) {
       for (int i = 0; i < 4; i++) {
         struct mt_plan plan = {.chunks = chunks,
                                .degree = {d, d},
+                               .one_wire = shape->run,
                                .order = i % 2 ? MT_ORDER_CHUNK : MT_ORDER_READY,
                                .gradient = MT_GRADIENT_FREE,
                                .piece = i / 2 ? shape->layer_part / 8 : shape->layer_part / 2};
@@ -188,6 +191,15 @@ static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const 
   return best;
 }
 
+/* What the executor cannot do yet is left out of a plan that it is to run. */
+static struct mt_plan runnable(struct mt_plan plan)
+{
+  plan.gradient = MT_GRADIENT_END;
+  plan.piece = plan.moe_window = plan.dense_window = 0;
+  plan.tiled = 0;
+  return plan;
+}
+
 /* Lina's pieces: 30 MB, parts of MT_WHOLE. */
 static int lina_piece(const struct mt_shape *shape)
 {
@@ -198,11 +210,10 @@ struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt
                               const struct mt_costs *costs)
 {
   int d = degree ? degree : 1;
-  struct mt_plan plan = {.chunks = 1, .degree = {d, d}};
+  struct mt_plan plan = {.chunks = 1, .degree = {d, d}, .one_wire = shape->run};
   switch (scheme) {
   case MT_SCHEME_SEQUENTIAL:
     plan.serial = 1;
-    plan.degree[0] = plan.degree[1] = 1;
     return plan;
   case MT_SCHEME_TUTEL:
     plan.one_queue = 1;
@@ -226,7 +237,6 @@ struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt
   case MT_SCHEME_MAST:
     return plan_mast(degree, shape, costs);
   case MT_SCHEME_LAER:
-    plan.degree[0] = plan.degree[1] = 1;
     plan.prefetch = plan.delay = 1;
     plan.gradient = MT_GRADIENT_WINDOW;
     plan.moe_window = shape->layer_part;
@@ -249,10 +259,14 @@ struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct 
     if (scheme != MT_SCHEME_AUTO && p != scheme)
       continue;
     struct mt_plan plan = mt_scheme_plan(p, degree, shape, costs);
+    if (shape->run)
+      plan = runnable(plan);
     for (int ahead = 0; ahead <= (scheme == MT_SCHEME_AUTO && shape->sharded && !plan.serial); ahead++) {
       plan.prefetch |= ahead;
       plan.delay |= ahead;
       int64_t time = scheme == MT_SCHEME_AUTO ? time_of(shape, &plan, costs) : 0;
+      if (shape->run && !plan.serial)
+        time += time / 50; /* threads are not free, and predictions not exact */
       if (time < least) {
         least = time;
         best = plan;
@@ -261,33 +275,5 @@ struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct 
       }
     }
   }
-  return best;
-}
-
-struct mt_plan mt_scheme_run(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
-                             const struct mt_costs *costs, enum mt_scheme *chosen)
-{
-  struct mt_plan best = {0};
-  int64_t least = INT64_MAX;
-  const int first = degree ? degree : 1, last = degree ? degree : MT_MOST_CHUNKS;
-  for (int d = first; d <= last; d++)
-    for (int ahead = 0; ahead <= 1; ahead++) {
-      int serial = scheme == MT_SCHEME_SEQUENTIAL || (scheme == MT_SCHEME_AUTO && !ahead && d == 1);
-      if ((scheme == MT_SCHEME_LAER && !ahead) || (scheme != MT_SCHEME_LAER && scheme != MT_SCHEME_AUTO && ahead))
-        continue;
-      struct mt_plan plan = {
-          .serial = serial, .chunks = 1, .degree = {d, d}, .one_wire = 1, .prefetch = ahead, .delay = ahead};
-      int64_t time = time_of(shape, &plan, costs);
-      if (scheme == MT_SCHEME_AUTO && !serial)
-        time += time / 50; /* threads are not free, and predictions not exact */
-      if (time >= least)
-        continue;
-      least = time;
-      best = plan;
-      *chosen = scheme != MT_SCHEME_AUTO ? scheme
-                : serial                 ? MT_SCHEME_SEQUENTIAL
-                : ahead                  ? MT_SCHEME_LAER
-                                         : MT_SCHEME_PIPEMOE;
-    }
   return best;
 }

@@ -33,11 +33,6 @@ struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt
 /* The same for auto too; *chosen: the scheme whose plan it is; may be NULL. Pure. */
 struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
                                 const struct mt_costs *costs, enum mt_scheme *chosen);
-/* The plan of a scheme as motley can run it, one communication at a time, attention whole and gradients at the end:
- * sequential, tutel, pipemoe, laer; auto: of one chunk or of `degree`, with experts fetched ahead or not, the cheapest.
- * degree 0: as many chunks as cost least. Pure. */
-struct mt_plan mt_scheme_run(enum mt_scheme scheme, int degree, const struct mt_shape *shape,
-                             const struct mt_costs *costs, enum mt_scheme *chosen);
 /* By name; MT_NSCHEME if there is none. Pure. */
 enum mt_scheme mt_scheme_named(const char *name);
 /* What a plan comes to. Local. */

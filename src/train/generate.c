@@ -80,7 +80,7 @@ static enum mt_status generate(struct mt_session *session, int64_t T)
   struct mt_candidate *work = MT_NEW(MT_TAG_MISC, struct mt_candidate, V);
   const struct mt_sampling sampling = {config->generate.temperature, config->generate.top_k, config->generate.top_p};
   struct mt_task_times times = {0};
-  struct mt_tasks forward = mt_pass_tasks(model, &(struct mt_plan){.serial = 1, .chunks = 1, .degree = {1, 1}}, 1, 0);
+  struct mt_tasks forward = mt_pass_tasks(model, &(struct mt_plan){.serial = 1, .chunks = 1, .degree = {1, 1}}, NULL, 1, 0);
   for (int i = 0; i < forward.n; i++) /* the head is computed for one position alone */
     if (forward.task[i].kind == MT_TASK_HEAD)
       forward.task[i].run = NULL;

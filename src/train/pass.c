@@ -165,7 +165,8 @@ static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
     [MT_TASK_ATTENTION_BACK] = do_attention_back,
 };
 
-struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan, int nmicro, int backward)
+struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan, const struct mt_costs *costs, int nmicro,
+                              int backward)
 {
   const struct mt_moe *moe = model->moe;
   MT_CHECK(plan->chunks == 1 && !plan->tiled && plan->degree[0] == plan->degree[1] &&
@@ -187,7 +188,7 @@ struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan
                            .whole = 1,
                            .backward = backward,
                            .follows = moe && moe->relayout};
-  struct mt_tasks tasks = mt_plan_tasks(&shape, plan);
+  struct mt_tasks tasks = costs ? mt_plan_costed(&shape, plan, costs) : mt_plan_tasks(&shape, plan);
   for (int i = 0; i < tasks.n; i++) {
     struct mt_task *task = &tasks.task[i];
     task->run = task->kind == MT_TASK_HEAD ? (backward ? do_head_and_back : do_head) : run_of[task->kind];

@@ -309,8 +309,10 @@ struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_c
   struct mt_plan plan = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
   *scheme = MT_SCHEME_SEQUENTIAL;
   if (mt_predict(config, cluster, dense, &shape, costs) == MT_OK && cluster->nplace > 1 &&
-      config->model.num_local_experts > 0)
-    plan = mt_scheme_run(mt_scheme_named(config->schedule.policy), (int)config->schedule.degree, &shape, costs, scheme);
+      config->model.num_local_experts > 0) {
+    shape.run = 1;
+    plan = mt_scheme_choose(mt_scheme_named(config->schedule.policy), (int)config->schedule.degree, &shape, costs, scheme);
+  }
   mt_free(dense);
   return plan;
 }

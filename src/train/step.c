@@ -198,8 +198,8 @@ static void build_tasks(struct mt_step *step)
   step->plan = mt_predict_plan(model->config, step->comm->cluster, &step->scheme, &step->costs);
   if (model->moe)
     mt_moe_cut(model->moe, step->plan.degree[0], !step->plan.serial);
-  step->forward = mt_pass_tasks(model, &step->plan, 1, 0);
-  step->tasks = mt_pass_tasks(model, &step->plan, (int)step->batch.nmicro, 1);
+  step->forward = mt_pass_tasks(model, &step->plan, &step->costs, 1, 0);
+  step->tasks = mt_pass_tasks(model, &step->plan, &step->costs, (int)step->batch.nmicro, 1);
   for (int i = 0; i < step->tasks.n; i++) {
     struct mt_task *task = &step->tasks.task[i];
     if (!run_of[task->kind])
@@ -207,7 +207,6 @@ static void build_tasks(struct mt_step *step)
     task->run = run_of[task->kind];
     task->self = step;
   }
-  mt_tasks_cost(&step->tasks, &step->costs);
   step->predicted_s = 1e-9 * (double)mt_simulate(&step->tasks, &step->costs, NULL).total_ns;
   step->span = MT_ZNEW(MT_TAG_PLAN, struct mt_span, step->tasks.n);
   /* Else in the list's order, which is the same. A device with memory of its own takes orders from one thread. */
