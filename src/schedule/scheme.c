@@ -43,13 +43,13 @@ struct mt_simulation mt_plan_simulate(const struct mt_shape *shape, const struct
 
 /* ---- what is left open ---- */
 
-/* A few layers and one micro-step decide what many would. */
-static struct mt_shape excerpt(const struct mt_shape *shape, int layers)
+/* A few layers and micro-steps decide what many would. */
+static struct mt_shape excerpt(const struct mt_shape *shape, int layers, int micro)
 {
   struct mt_shape few = *shape;
   few.nlayer = few.nlayer < layers ? few.nlayer : layers;
-  few.nmicro = 1;
-  few.whole = 0;
+  few.nmicro = few.nmicro < micro ? few.nmicro : micro;
+  few.whole = shape->whole && micro > 1;
   return few;
 }
 
@@ -105,7 +105,7 @@ static int64_t moe_gap(const struct mt_shape *shape, const struct mt_plan *plan,
  * leaves. */
 static void best_degrees(struct mt_plan *plan, int gaps, const struct mt_shape *shape, const struct mt_costs *costs)
 {
-  struct mt_shape few = excerpt(shape, gaps ? 2 : 1);
+  struct mt_shape few = excerpt(shape, gaps ? 2 : 1, 1);
   for (int pass = shape->run ? shape->backward : 0; pass <= shape->backward; pass++) {
     struct mt_plan best = *plan;
     int64_t least = INT64_MAX;
@@ -132,7 +132,7 @@ static void best_degrees(struct mt_plan *plan, int gaps, const struct mt_shape *
  * is searched). Leaving MoE layers alone is a candidate too: where links are shared, a gap is not free. */
 static struct mt_plan plan_fsmoe(int one_queue, int degree, const struct mt_shape *shape, const struct mt_costs *costs)
 {
-  struct mt_shape few = excerpt(shape, 4);
+  struct mt_shape few = excerpt(shape, 4, 1);
   struct mt_plan best = {0};
   int64_t least = INT64_MAX;
   int d = degree ? degree : 1;
@@ -166,7 +166,7 @@ static struct mt_plan plan_fsmoe(int one_queue, int degree, const struct mt_shap
  * when nothing else waits. The schedule without a cut through attention stays a candidate. */
 static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const struct mt_costs *costs)
 {
-  struct mt_shape few = excerpt(shape, 4);
+  struct mt_shape few = excerpt(shape, 4, 1);
   struct mt_plan best = mt_scheme_plan(MT_SCHEME_PIPEMOE, degree, shape, costs);
   int64_t least = time_of(&few, &best, costs);
   for (int chunks = 1; chunks <= (shape->run ? 1 : MT_MOST_CHUNKS) && chunks <= shape->sequences; chunks *= 2) {
@@ -255,6 +255,7 @@ struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct 
 {
   struct mt_plan best = {0};
   int64_t least = INT64_MAX;
+  const struct mt_shape few = shape->run ? excerpt(shape, 8, 2) : *shape;
   for (enum mt_scheme p = MT_SCHEME_SEQUENTIAL; p < MT_NSCHEME; p++) {
     if (scheme != MT_SCHEME_AUTO && p != scheme)
       continue;
@@ -264,7 +265,7 @@ struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct 
     for (int ahead = 0; ahead <= (scheme == MT_SCHEME_AUTO && shape->sharded && !plan.serial); ahead++) {
       plan.prefetch |= ahead;
       plan.delay |= ahead;
-      int64_t time = scheme == MT_SCHEME_AUTO ? time_of(shape, &plan, costs) : 0;
+      int64_t time = scheme == MT_SCHEME_AUTO ? time_of(&few, &plan, costs) : 0;
       if (shape->run && !plan.serial)
         time += time / 50; /* threads are not free, and predictions not exact */
       if (time < least) {

@@ -18,11 +18,12 @@ static int64_t grown(int64_t held, int64_t need)
   return need <= held ? held : need > held + held / 2 ? need : held + held / 2;
 }
 
-/* What a layer's rows take on this rank after a step, if every expert is picked equally often: rows that there is room for,
- * and bytes of the exchange's staging. Shares and the exchange's plan are functions of the counts, so they are made for each
- * micro-step; buffers grow by half, or to what is needed. `part` of the picks count. */
+/* What a layer's rows take on this rank after a step, if every expert is picked equally often: rows that there is room for
+ * in all chunks' buffers and in what they share, and bytes of the exchange's staging. Shares and the exchange's plan are
+ * functions of the counts, so they are made for each chunk of each micro-step; buffers grow by half, or to what is needed.
+ * `part` of the picks count. */
 static void rows_kept(const struct mt_config *config, const struct mt_layout *layout, struct mt_comm *comm,
-                      const struct mt_batch *batch, double part, int64_t *rows, int64_t *staging)
+                      const struct mt_batch *batch, double part, int degree, int64_t *rows, int64_t *shared, int64_t *staging)
 {
   const int P = comm->size, E = layout->nexpert, me = comm->rank, first = comm->node_first[comm->node];
   const int wire = config->parallel.wire == MT_WIRE_BF16 ? 2 : 4;
@@ -37,10 +38,13 @@ static void rows_kept(const struct mt_config *config, const struct mt_layout *la
   struct mt_exchange_plan *plan = mt_exchange_plan_new();
   const int several = comm->nnode > 1; /* else nothing is staged, and no pattern needed, which may be large */
   struct mt_pattern pattern = several ? mt_pattern_new(comm) : (struct mt_pattern){0};
-  *rows = 0;
-  for (int64_t m = 0; m < batch->nmicro; m++) {
+  int64_t held[MT_MOST_CHUNKS] = {0};
+  *rows = *shared = 0;
+  for (int64_t i = 0; i < batch->nmicro * degree; i++) {
+    const int64_t m = i / degree, c = i % degree;
     for (int s = 0; s < P; s++) {
-      int64_t from, n = (int64_t)(picks * (double)mt_part_range(mt_part_count(&batch->share, s), batch->nmicro, m, &from) + 0.5);
+      int64_t from, all = (int64_t)(picks * (double)mt_part_range(mt_part_count(&batch->share, s), batch->nmicro, m, &from) + 0.5);
+      int64_t n = mt_part_range(all, degree, c, &from);
       for (int e = 0; e < E; e++)
         counts[(int64_t)s * E + e] = mt_part_range(n, E, e, &from);
     }
@@ -59,12 +63,15 @@ static void rows_kept(const struct mt_config *config, const struct mt_layout *la
         if (several && cluster->node_of[to] == comm->node)
           pattern.in[(int64_t)s * comm->node_size + (to - first)] += shares->rows[i];
       }
-    *rows = grown(*rows, here);
+    held[c] = grown(held[c], here);
+    *shared = grown(*shared, here);
     if (several) {
       mt_exchange_plan(exchange, plan, &pattern, config->model.hidden_size * wire);
       mt_exchange_reserve(exchange, plan);
     }
   }
+  for (int c = 0; c < degree; c++)
+    *rows += held[c];
   *staging = mt_exchange_staging(exchange);
   mt_pattern_free(&pattern);
   mt_exchange_plan_free(plan);
@@ -84,8 +91,8 @@ static double tree_staging(const struct mt_layout *layout, struct mt_comm *comm,
 }
 
 static void add_experts(const struct mt_config *config, struct mt_comm *comm, const struct mt_params *params,
-                        const struct mt_layout *layout, const struct mt_batch *batch, double N, double B,
-                        double bytes[MT_NTAG])
+                        const struct mt_layout *layout, const struct mt_batch *batch, struct mt_step_size step, double N,
+                        double B, double bytes[MT_NTAG])
 {
   const double E = (double)config->model.num_local_experts, K = (double)config->model.num_experts_per_tok;
   const double C = (double)config->model.hidden_size, F = (double)config->model.intermediate_size;
@@ -103,39 +110,31 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
   }
   bytes[MT_TAG_PARAM] += 4 * mine;
   bytes[MT_TAG_OPTIMIZER] += 12 * mine;
-  enum mt_scheme scheme;
-  struct mt_costs costs;
-  int grads = mt_predict_plan(config, comm->cluster, &scheme, &costs).serial ? 1 : 2; /* gradients travel while others come */
-  bytes[MT_TAG_SLOT] += whole ? 0 : (8 + 4 * grads) * nslot * length;
+  bytes[MT_TAG_SLOT] += whole ? 0 : (8 + 4 * (step.overlaps ? 2 : 1)) * nslot * length;
   /* router and its copies, of each layer and shared */
   bytes[MT_TAG_ACTIVATION] += L * (4 * N * E + 4 * N + 12 * N * K + 4 * (B + 1) * E) + 4 * N * E + 4 * N * K +
                               (B + 1) * (4 * E + 16 * (E + 1));
   /* rows: fixed ones (K a token) and those that arrive */
   const double factor = config->moe.capacity_factor, R = N * K;
-  int64_t received, staging;
-  rows_kept(config, layout, comm, batch, factor > 0 && factor < 1 ? factor : 1, &received, &staging);
+  int64_t received, shared, staging;
+  rows_kept(config, layout, comm, batch, factor > 0 && factor < 1 ? factor : 1, step.degree, &received, &shared, &staging);
   const double Q = (double)received;
   if (factor > 0) { /* the picks that count */
     bytes[MT_TAG_ACTIVATION] += L * (8 * N + 16 * R) + 12 * R;
     bytes[MT_TAG_PLAN] += 16 * P * E;
   }
-  double kept = config->train.recompute ? 1 : L;
   bytes[MT_TAG_ROW] += L * (R * (4 + C * wire)) + R * (4 + 2 * C * wire);
-  bytes[MT_TAG_ROW] += L * Q * (8 + 4 * C) + kept * Q * 4 * wide + Q * (C * wire + 4 * C + 4 * F + 4 * wide);
+  bytes[MT_TAG_ROW] += L * Q * (8 + 4 * C) + Q * C * wire;
+  bytes[MT_TAG_ROW] += (config->train.recompute ? 0 : L) * Q * 4 * wide;
+  bytes[MT_TAG_ROW] += (double)shared * (4 * C + 4 * F + (config->train.recompute ? 8 : 4) * wide);
   bytes[MT_TAG_COMM] += tree_staging(layout, comm, &cut);
   bytes[MT_TAG_COMM] += (double)staging;
   bytes[MT_TAG_PLAN] += L * (8 * P * E + 8 * R + 8 * Q) + 16 * P * comm->node_size + 8 * N;
   mt_cut_free(&cut);
 }
 
-static int64_t batch_micro_steps(const struct mt_config *config, const struct mt_cluster *cluster)
-{
-  struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
-  mt_part_free(&batch.share);
-  return batch.nmicro;
-}
-
-enum mt_status mt_forecast(const struct mt_config *config, const struct mt_cluster *cluster, int rank, int64_t result[MT_NTAG])
+static enum mt_status forecast(const struct mt_config *config, const struct mt_cluster *cluster, int rank,
+                               struct mt_step_size step, int64_t result[MT_NTAG])
 {
   /* A rank's view of the cluster, as if it were running. */
   struct mt_comm comm = {.rank = rank, .size = cluster->nplace, .node = cluster->node_of[rank], .nnode = cluster->nnode,
@@ -156,7 +155,7 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
     status = mt_layout_slots(config->parallel.slots, (int)arch.E, comm.size, slots);
     if (status == MT_OK) {
       struct mt_layout *layout = mt_layout_new(cluster, (int)arch.E, slots);
-      add_experts(config, &comm, &params, layout, &batch, N, B, bytes);
+      add_experts(config, &comm, &params, layout, &batch, step, N, B, bytes);
       mt_layout_free(layout);
     }
   }
@@ -190,14 +189,17 @@ enum mt_status mt_forecast(const struct mt_config *config, const struct mt_clust
     bytes[MT_TAG_ACTIVATION] += (double)device->kernels->attention_work(device, &attention);
     device->ops->close(device);
   }
-  /* some 26 tasks a layer and micro-step, and what evaluation does of them */
-  const double tasks = (26 * (double)batch_micro_steps(config, cluster) + 13) * L + 32;
-  bytes[MT_TAG_PLAN] += tasks * (double)sizeof(struct mt_task);
+  bytes[MT_TAG_PLAN] += (double)step.task_bytes;
   for (int tag = 0; tag < MT_NTAG; tag++)
     result[tag] = (int64_t)bytes[tag];
   mt_params_free(&params);
   mt_free(arch.block);
   return status;
+}
+
+enum mt_status mt_forecast(const struct mt_config *config, const struct mt_cluster *cluster, int rank, int64_t bytes[MT_NTAG])
+{
+  return forecast(config, cluster, rank, mt_predict_step_size(config, cluster), bytes);
 }
 
 static int64_t total(const int64_t bytes[MT_NTAG])
@@ -218,7 +220,8 @@ enum { EXACT = 64, LIKE = 256 };
 /* Ranks of a small cluster one by one; of a large one, one of each kind stands for the others, since a plan for each of
  * thousands takes minutes (they differ in staging alone: who is bridge or home of a little more). */
 static enum mt_status forecast_rank(const struct mt_config *config, const struct mt_cluster *cluster, int r, const int *slots,
-                                    const struct mt_batch *batch, const int64_t *sizes, struct like *like, int64_t (*known)[MT_NTAG], int *nlike, int64_t bytes[MT_NTAG])
+                                    const struct mt_batch *batch, const int64_t *sizes, struct mt_step_size step, struct like *like, int64_t (*known)[MT_NTAG], int *nlike,
+                                    int64_t bytes[MT_NTAG])
 {
   int q = cluster->node_of[r];
   struct like this;
@@ -233,7 +236,7 @@ static enum mt_status forecast_rank(const struct mt_config *config, const struct
       memcpy(bytes, known[i], sizeof(int64_t) * MT_NTAG);
       return MT_OK;
     }
-  MT_TRY(mt_forecast(config, cluster, r, bytes));
+  MT_TRY(forecast(config, cluster, r, step, bytes));
   if (*nlike < LIKE) {
     like[*nlike] = this;
     memcpy(known[(*nlike)++], bytes, sizeof(int64_t) * MT_NTAG);
@@ -267,10 +270,11 @@ static enum mt_status forecast_all(const struct mt_config *config, const struct 
   mt_params_free(&params);
   mt_free(arch.block);
   struct mt_batch batch = mt_batch_cut(config, cluster, config->train.global_batch);
+  const struct mt_step_size step = mt_predict_step_size(config, cluster);
   enum mt_status status = MT_OK;
   for (int r = 0; r < cluster->nplace && status == MT_OK; r++) {
     int64_t bytes[MT_NTAG];
-    status = forecast_rank(config, cluster, r, slots, &batch, sizes, like, known, &nlike, bytes);
+    status = forecast_rank(config, cluster, r, slots, &batch, sizes, step, like, known, &nlike, bytes);
     need[cluster->node_of[r]] += total(bytes);
     if (!r || total(bytes) > total(all->most)) {
       memcpy(all->most, bytes, sizeof all->most);

@@ -301,20 +301,55 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
   return status;
 }
 
+int mt_predict_overlaps(const struct mt_config *config, const struct mt_cluster *cluster)
+{
+  return cluster->nplace > 1 && mt_scheme_named(config->schedule.policy) != MT_SCHEME_SEQUENTIAL;
+}
+
+/* The plan, the shape that it is for and costs. */
+static struct mt_plan choose(const struct mt_config *config, const struct mt_cluster *cluster, unsigned char *dense,
+                             struct mt_shape *shape, struct mt_costs *costs, enum mt_scheme *scheme)
+{
+  struct mt_plan plan = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
+  *scheme = MT_SCHEME_SEQUENTIAL;
+  enum mt_status status = mt_predict(config, cluster, dense, shape, costs);
+  shape->run = 1;
+  if (!status && cluster->nplace > 1 && config->model.num_local_experts > 0)
+    plan = mt_scheme_choose(mt_scheme_named(config->schedule.policy), (int)config->schedule.degree, shape, costs, scheme);
+  return plan;
+}
+
 struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_cluster *cluster, enum mt_scheme *scheme,
                                struct mt_costs *costs)
 {
-  struct mt_shape shape;
+  struct mt_shape shape = {0};
   unsigned char *dense = MT_ZNEW(MT_TAG_PLAN, unsigned char, config->model.num_hidden_layers);
-  struct mt_plan plan = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
-  *scheme = MT_SCHEME_SEQUENTIAL;
-  if (mt_predict(config, cluster, dense, &shape, costs) == MT_OK && cluster->nplace > 1 &&
-      config->model.num_local_experts > 0) {
-    shape.run = 1;
-    plan = mt_scheme_choose(mt_scheme_named(config->schedule.policy), (int)config->schedule.degree, &shape, costs, scheme);
-  }
+  struct mt_plan plan = choose(config, cluster, dense, &shape, costs, scheme);
   mt_free(dense);
   return plan;
+}
+
+struct mt_step_size mt_predict_step_size(const struct mt_config *config, const struct mt_cluster *cluster)
+{
+  struct mt_shape shape = {0};
+  struct mt_costs costs;
+  enum mt_scheme scheme;
+  unsigned char *dense = MT_ZNEW(MT_TAG_PLAN, unsigned char, config->model.num_hidden_layers);
+  struct mt_plan plan = choose(config, cluster, dense, &shape, &costs, &scheme);
+  int64_t micro = shape.nmicro, n[3]; /* of evaluation, of one micro-step, of two: all others are alike */
+  for (int i = 0; i < 3; i++) {
+    shape.nmicro = i ? i : 1;
+    shape.backward = i > 0;
+    struct mt_tasks tasks = mt_plan_tasks(&shape, &plan);
+    n[i] = tasks.n;
+    mt_tasks_free(&tasks);
+  }
+  mt_free(dense);
+  const int64_t step = n[1] + (micro - 1) * (n[2] - n[1]);
+  return (struct mt_step_size){.task_bytes = (n[0] + step) * (int64_t)sizeof(struct mt_task) +
+                                             step * (int64_t)sizeof(struct mt_span),
+                               .degree = plan.degree[0],
+                               .overlaps = mt_predict_overlaps(config, cluster)};
 }
 
 /* ---- motley simulate ---- */

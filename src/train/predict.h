@@ -18,6 +18,16 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
  * was chosen by. Alone, a rank computes one thing after the other. Pure, the same on all ranks. */
 struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_cluster *cluster, enum mt_scheme *scheme,
                                struct mt_costs *costs);
+/* What a plan has to do with memory. */
+struct mt_step_size {
+  int64_t task_bytes; /* of the tasks of a step and of an evaluation */
+  int degree;         /* chunks of an MoE layer's tokens */
+  int overlaps;       /* see mt_predict_overlaps */
+};
+struct mt_step_size mt_predict_step_size(const struct mt_config *config, const struct mt_cluster *cluster);
+/* 1 if schedule.policy may let gradients of one layer travel while those of another are computed: memory for both is had
+ * from the start. Pure. */
+int mt_predict_overlaps(const struct mt_config *config, const struct mt_cluster *cluster);
 /* Prints the table of schedules; trace (NULL = none): the file that gets the lanes of the sequential and of the best
  * one. Local. */
 enum mt_status mt_predict_print(const struct mt_config *config, const struct mt_cluster *cluster, const char *trace);

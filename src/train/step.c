@@ -197,7 +197,7 @@ static void build_tasks(struct mt_step *step)
   struct mt_model *model = step->model;
   step->plan = mt_predict_plan(model->config, step->comm->cluster, &step->scheme, &step->costs);
   if (model->moe)
-    mt_moe_cut(model->moe, step->plan.degree[0], !step->plan.serial);
+    mt_moe_cut(model->moe, step->plan.degree[0], mt_predict_overlaps(model->config, step->comm->cluster));
   step->forward = mt_pass_tasks(model, &step->plan, &step->costs, 1, 0);
   step->tasks = mt_pass_tasks(model, &step->plan, &step->costs, (int)step->batch.nmicro, 1);
   for (int i = 0; i < step->tasks.n; i++) {
