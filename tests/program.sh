@@ -159,12 +159,13 @@ config() {
     echo "parallel.shard_sizes = even"
     echo "parallel.layout = static" # as may one that follows the load at measured speeds
     echo "parallel.sharding = full" # and what is chosen by them
+    echo "schedule.degree = 1"
     for line in "$@"; do echo "$line"; done
   } | awk '{ split($1, name, "."); value = $0; sub(/^[^=]*= */, "", value)
       if (!(name[1] in seen)) { seen[name[1]] = ++n; section[n] = name[1] }
       if (!($1 in at)) { at[$1] = ++m; key[m] = name[2]; of[m] = name[1] }
       of_value[at[$1]] = value }
-    END { if (of_value[at["model.num_local_experts"]] == 0) of_value[at["parallel.layout"]] = of_value[at["parallel.sharding"]] = "-"
+    END { if (of_value[at["model.num_local_experts"]] == 0) of_value[at["parallel.layout"]] = of_value[at["parallel.sharding"]] = of_value[at["schedule.degree"]] = "-"
       for (i = 1; i <= n; i++) { print "[" section[i] "]"
       for (j = 1; j <= m; j++) if (of[j] == section[i] && of_value[j] != "-") print key[j] " = " of_value[j] } }'
 }

@@ -85,11 +85,16 @@ same weights blind/checkpoints/step-00000005.h5 seen/checkpoints/step-00000005.h
 as_one 4 1,3 --set parallel.layout=motley --set parallel.sharding=owner
 is "relayouts without a slot to spare" "$(grep -c relayout cut/log.jsonl)" 0
 
-say "the same bits, whatever the exchange"
+say "the same bits, whatever the exchange and the schedule, at one degree"
 MOTLEY_NODES=2,1,4
 export MOTLEY_NODES
-config mixtral "train.steps = 5" >c.ini
+config mixtral "train.steps = 5" "schedule.degree = 2" >c.ini
 for exchange in pairwise hierarchical auto; do run 0 7 train c.ini --set log.dir=$exchange --set parallel.exchange=$exchange; done
+for policy in sequential laer mast; do
+  run 0 7 train c.ini --set log.dir=$policy --set schedule.policy=$policy
+  same log pairwise/log.jsonl $policy/log.jsonl 1 5 0
+  same weights pairwise/checkpoints/step-00000005.h5 $policy/checkpoints/step-00000005.h5 0
+done
 for exchange in hierarchical auto; do
   same log pairwise/log.jsonl $exchange/log.jsonl 1 5 0
   same weights pairwise/checkpoints/step-00000005.h5 $exchange/checkpoints/step-00000005.h5 0
