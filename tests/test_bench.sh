@@ -101,14 +101,21 @@ run 0 2 bench planner
 is "sizes" "$(grep -c '^ *[0-9]* *[0-9]* *32  ' out)" 11
 
 say "bench relayout: all contenders, in turns"
-config mixtral "train.steps = 3" "parallel.layout = -" "parallel.slots = 3" "parallel.measure = off" "moe.router = zipf" \
-  "moe.skew = 2" >turns.ini
+config mixtral "train.steps = 2" "model.num_hidden_layers = 1" "parallel.layout = -" "parallel.slots = 3" \
+  "parallel.measure = off" "moe.router = zipf" "moe.skew = 2" >turns.ini
 MOTLEY_NODES=2,1 MOTLEY_SLOW=1:3 run 0 3 bench relayout turns.ini
-says 1 "^3 steps of each in turns, on 3 ranks, 2 nodes; "
+says 1 "^2 steps of each in turns, on 3 ranks, 2 nodes; batch shares: [0-9]* to [0-9]* sequences; seconds$"
+sed -n '/^of the experts:/,$p' out >parts
+sed -i '/^of the experts:/,$d' out
 for layout in "static, full" "static, node" "static, owner" "laer, full, lite" "motley, full"; do
   table "$layout" 1 1
 done
 table bound 1 1
+cp parts out
+for layout in "static, full" "static, node" "static, owner" "laer, full, lite" "motley, full"; do
+  says 1 "^$layout  *\([0-9]*\.[0-9]* *\)\{6\}$"
+done
+is "weights that travel" "$(awk '/^laer, full/ { print ($8 > 0 && $9 > 0) } /^static, owner/ { print ($7 == 0) }' parts | tr '\n' ' ')" "1 1 "
 says 1 "^of the bound's speed-up over the best static [0-9.]* is reached, by motley, full$"
 run 2 2 bench relayout dense.ini --set train.steps=2
 says 1 "bench relayout: found a model without experts"
