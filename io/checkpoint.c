@@ -358,7 +358,7 @@ enum mt_status mt_checkpoint_newest(struct mt_comm *comm, const char *dir, int64
 {
   char *reason = NULL, *found = comm->rank == 0 ? find_newest(dir, before, &reason) : NULL;
   struct stat info;
-  int64_t file = reason && stat(dir, &info) == 0 && !S_ISDIR(info.st_mode);
+  int64_t file = reason && (stat(dir, &info) == 0 ? !S_ISDIR(info.st_mode) : errno == ENOTDIR);
   mt_bcast(comm, &file, sizeof file, 0);
   enum mt_status status = settle(comm, file ? MT_USAGE : MT_CORRUPT, dir, reason);
   *path = status == MT_OK ? mt_bcast_text(comm, found, 0) : NULL;

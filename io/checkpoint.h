@@ -79,7 +79,7 @@ void mt_checkpoint_free_texts(struct mt_checkpoint *checkpoint);
 const char *mt_checkpoint_text(const struct mt_checkpoint *checkpoint, const char *name);
 
 /* `motley inspect PATH`: a file, or a folder of checkpoints or one that holds such (RUN): lists step, tokens, datasets with shapes,
- * verifies every checksum. Local, no MPI. MT_OK, MT_USAGE (no such path), MT_CORRUPT (what failed is named).
+ * verifies every checksum. Local, no MPI. MT_OK, MT_USAGE (no such path, or no checkpoint in it), MT_CORRUPT (what failed is named).
  */
 enum mt_status mt_checkpoint_inspect(const char *path);
 /* "HDF5 1.10.8". The caller frees. Local, no MPI. */

@@ -68,8 +68,11 @@ static enum mt_status inspect_folder(const char *dir)
   int64_t *step;
   int n, wrong = 0;
   char *reason = mt_checkpoint_folder_list(dir, &step, &n);
-  if (!reason && n == 0)
-    reason = mt_strdup("holds no file step-*.h5");
+  if (!reason && n == 0) {
+    mt_error("inspect: %s: found no file step-*.h5; expected a checkpoint or a folder of checkpoints", dir);
+    mt_free(step);
+    return MT_USAGE;
+  }
   for (int i = n - 1; i >= 0 && !reason; i--) {
     struct mt_checkpoint_file file;
     char date[32], *path = mt_checkpoint_path(dir, step[i]), *bad = mt_checkpoint_listed_read(path, step[i], &file);

@@ -136,6 +136,31 @@ struct mt_tokens_mark mt_tokens_mark(const struct mt_tokens *tokens)
   return mark;
 }
 
+/* No control characters but the usual ones; UTF-8 may be there. */
+static int is_text(const unsigned char *byte, int64_t n)
+{
+  for (int64_t i = 0; i < n; i++)
+    if ((byte[i] < ' ' && !strchr("\t\n\r\f", byte[i])) || byte[i] == 127 || !byte[i])
+      return 0;
+  return 1;
+}
+
+enum mt_status mt_tokens_glance(const struct mt_tokens *tokens, int *text, char **fault)
+{
+  enum { BYTES = 4096, FEW = 64 /* may look like text by chance */ };
+  int32_t id[BYTES];
+  enum mt_status status = MT_OK;
+  *text = 0;
+  for (int64_t f = 0; f < tokens->nfile && status == MT_OK; f++) {
+    const struct mt_tokens_file *file = &tokens->file[f];
+    int64_t n = file->count < BYTES / file->width ? file->count : BYTES / file->width;
+    if (file->width == 2 && n * file->width >= FEW && is_text(file->data + file->header, n * file->width))
+      *text = 1;
+    status = mt_tokens_file_read(file, 0, n, tokens->vocab, id, fault);
+  }
+  return named(tokens->key, status, fault);
+}
+
 int64_t mt_tokens_short(const struct mt_tokens *tokens, const char **first)
 {
   int64_t n = 0;

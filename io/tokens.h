@@ -31,6 +31,9 @@ struct mt_tokens_mark {
 };
 /* Of files as they are now, 128 KiB of each; names do not count. Call it soon after they were opened. Local. */
 struct mt_tokens_mark mt_tokens_mark(const struct mt_tokens *tokens);
+/* Looks at the ids in the first 4 KiB of each file: what a wrong data.format or another tokenizer makes of them shows there,
+ * before anything is trained. *text = 1 if ids of two bytes are all made of characters. Local. Fails like mt_tokens_sample. */
+enum mt_status mt_tokens_glance(const struct mt_tokens *tokens, int *text, char **fault);
 /* How many files are too short for a sample, and the first one's name, borrowed (NULL = none). */
 int64_t mt_tokens_short(const struct mt_tokens *tokens, const char **first);
 /* token[T + 1] of sample i (0 <= i < samples). Local. MT_CORRUPT, with *fault as above, if an id is >= vocab

@@ -8,9 +8,18 @@
 #   IFACES     network to use, as 10.1.0.0/16 or an interface's name; needed where hosts have more than one
 #   MOTLEY     the program (default: motley in PATH); it must lie at the same path on all hosts, like the data and the run
 #
-# Exit code 75 means: stopped by a signal with a complete checkpoint; start again to go on. `kill -USR1` of mpirun asks for it.
+# `kill -USR1` of this script (which becomes mpirun) asks for a checkpoint and the end: exit code 75, start again to go on. What
+# mpirun says of an aborted job then is its word for any code but 0. TERM and Ctrl-C leave a second for that, USR1 all it takes.
 set -eu
+say() { echo "train.mpirun.sh: $*" >&2; }
 [ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
+if [ -n "${HOSTFILE-}" ] && { [ ! -r "$HOSTFILE" ] || [ -d "$HOSTFILE" ]; }; then
+  say "HOSTFILE: found $HOSTFILE, which is no file that can be read, expected lines \"name slots=N\""
+  exit 2
+fi
+case ${RANKS-1} in
+*[!0-9]* | 0) say "RANKS: found \"$RANKS\", expected a number of ranks"; exit 2 ;;
+esac
 config=$1
 shift
 

@@ -256,25 +256,40 @@ END_TEST
 
 START_TEST(test_files)
 {
-  char path[] = "/tmp/motley-test-XXXXXX", *text;
-  int64_t bytes;
+  char path[] = "/tmp/motley-test-XXXXXX", *text, *fault;
   int fd = mkstemp(path);
   ck_assert(fd >= 0);
   enum { N = 10000 };
   char *data = mt_alloc(MT_TAG_MISC, N);
   for (int i = 0; i < N; i++)
-    data[i] = (char)(i % 251);
+    data[i] = (char)(i % 100 ? 128 + i % 100 : '\n');
   ck_assert_int_eq(write(fd, data, N), N);
-  close(fd);
-  ck_assert_int_eq(mt_text_read_file(path, &text, &bytes), 0);
-  ck_assert_int_eq(bytes, N);
+  ck_assert_int_eq(mt_text_read(path, &text, &fault), MT_OK);
   ck_assert_mem_eq(text, data, N);
   ck_assert_int_eq(text[N], 0);
+  ck_assert_ptr_null(fault);
   mt_free(text);
   mt_free(data);
+  /* bytes that no text has, behind 100 lines */
+  for (int c = 0; c < 256; c++) {
+    const char last = (char)c;
+    const int good = (c >= '\t' && c <= '\r') || (c >= ' ' && c != 127);
+    ck_assert_int_eq(pwrite(fd, &last, 1, N), 1);
+    ck_assert_int_eq(mt_text_read(path, &text, &fault), good ? MT_OK : MT_CORRUPT);
+    char *expected = mt_format("%s:101: byte %d: found 0x%02x, which is no text", path, N, c);
+    ck_assert(good ? !fault && strlen(text) == N + 1 : !text && !strcmp(fault, expected));
+    mt_free(expected);
+    mt_free(text);
+    mt_free(fault);
+  }
+  close(fd);
   unlink(path);
-  ck_assert_int_eq(mt_text_read_file(path, &text, &bytes), ENOENT);
-  ck_assert_int_eq(mt_text_read_file("/tmp", &text, &bytes), EISDIR);
+  ck_assert_int_eq(mt_text_read(path, &text, &fault), MT_USAGE);
+  ck_assert_ptr_nonnull(strstr(fault, ": No such file or directory"));
+  mt_free(fault);
+  ck_assert_int_eq(mt_text_read("/tmp", &text, &fault), MT_CORRUPT);
+  ck_assert_str_eq(fault, "/tmp: Is a directory");
+  mt_free(fault);
   ck_assert_ptr_null(text);
 }
 END_TEST
@@ -333,7 +348,7 @@ START_TEST(test_json_errors)
     ck_assert_ptr_null(value);
   }
   mt_json *value;
-  ck_assert_int_eq(mt_json_read("/tmp/motley-no-such-file", &value), MT_CORRUPT);
+  ck_assert_int_eq(mt_json_read("/tmp/motley-no-such-file", &value), MT_USAGE);
   ck_assert_ptr_null(value);
 }
 END_TEST

@@ -50,6 +50,8 @@ sed 's/^\[train\]/[trains]/' c.ini >d.ini
 bad 2 "0 3" "d.ini:[0-9]*: unknown section \[trains\]; did you mean \[train\]?" train d.ini
 printf '[model\nfamily = gpt2\n' >d.ini
 bad 2 "0 3" "d.ini:[12]: " train d.ini
+printf '[model]\nfamily = mixtral\nhid\000den\n' >d.ini
+bad 2 "0 3" "d.ini:3: byte 28: found 0x00, which is no text, expected a configuration file" train d.ini
 sed 's/^train = .*//' c.ini >d.ini
 bad 2 "0 3" "d.ini: data.train is missing, expected" train d.ini
 set_bad 2 "--set: train.steps: found \"-1\", expected" train.steps=-1
@@ -100,6 +102,23 @@ bad 2 3 "parallel.shard_sizes: found '1,2,3,4', expected 3 numbers (one per rank
 bad 2 3 "parallel.shares: found '0,0,0', expected 3 numbers (one per rank), not all zero" train c.ini --set parallel.shares=0,0,0
 bad 2 "0 3" "--set: parallel.slots: found \"2,x,2\", expected" train c.ini --set parallel.slots=2,x,2
 
+say "a GPU's precision without a GPU"
+for precision in tf32 bf16; do
+  set_bad 2 "parallel.precision: found $precision, which only GPUs compute in; expected auto or f32 with parallel.device = cpu" \
+    parallel.device=cpu parallel.precision=$precision
+done
+for n in 0 3; do
+  rm -rf f32
+  CUDA_VISIBLE_DEVICES= run 0 $n train c.ini --set log.dir=f32 --set parallel.precision=bf16 --set checkpoint.resume=never \
+    --set train.steps=1 --set parallel.slots=5
+  says 1 "motley: warning: parallel.precision: found bf16, which only GPUs compute in, and no GPU; all compute in f32"
+  is "messages" "$(grep -c 'motley: ' err)" 1
+done
+rm -rf f32
+run 0 3 train c.ini --set log.dir=f32 --set parallel.device=cpu --set parallel.precision=f32 --set checkpoint.resume=never \
+  --set train.steps=1
+is "messages" "$(grep -c 'motley: ' err)" 0
+
 say "data"
 : >empty.txt
 head -c 24 train.txt >short.txt
@@ -109,10 +128,10 @@ set_bad 3 "data.train: .*empty.txt.* expected .* at least 25 tokens" data.train=
 set_bad 3 "data.train: .*short.txt.* expected .* at least 25 tokens" data.train=short.txt
 set_bad 3 "data.train: .*$work.* folder" data.train=$work
 set_bad 3 "data.train: .*odd.bin.* found 101 bytes, expected a multiple of 2" data.train=odd.bin data.format=uint16
-# Ids beyond the vocabulary: 30 samples of 24, the bad one among them, so that some rank meets it in step 1, 2 or 3.
-awk 'BEGIN { for (i = 0; i < 721; i++) printf "%c%c", i % 250 + 1, 1 }' | LC_ALL=C tr '\001' '\000' >ids.bin
-is "ids" "$(wc -c <ids.bin | tr -d ' ')" 1442
-for at in 0 700 1440; do
+# Ids beyond the vocabulary: 100 samples of 24, so that ten steps meet them all. What a file begins with is looked at before.
+awk 'BEGIN { for (i = 0; i < 2401; i++) printf "%c%c", i % 250 + 1, 1 }' | LC_ALL=C tr '\001' '\000' >ids.bin
+is "ids" "$(wc -c <ids.bin | tr -d ' ')" 4802
+for at in 0 700 4200 4800; do
   cp ids.bin beyond.bin
   printf '\377\001' | dd of=beyond.bin bs=1 seek=$at conv=notrunc 2>/dev/null
   for n in 0 3; do
@@ -120,8 +139,12 @@ for at in 0 700 1440; do
     slots=2,2,1
     [ $n -ne 0 ] || slots=5
     run 3 $n train c.ini --set data.train=beyond.bin --set data.format=uint16 --set "data.valid=" --set log.dir=other \
-      --set parallel.slots=$slots --set checkpoint.interval=0
+      --set parallel.slots=$slots --set checkpoint.interval=0 --set train.steps=10
     one_error "data.train: beyond.bin: byte $at: found token id 511, expected less than model.vocab_size = 256"
+    if [ $at -lt 4096 ]; then
+      is "lines of the log" "$(wc -l <other/log.jsonl)" 0
+      continue
+    fi
     # the steps before it are saved
     steps=$(grep -c '"event": "step"' other/log.jsonl)
     expected=
@@ -130,10 +153,20 @@ for at in 0 700 1440; do
     is "the log's end" "$(tail -n 1 other/log.jsonl)" "{\"event\": \"stop\", \"step\": $steps, \"reason\": \"data\"}"
   done
 done
+# Text is not ids: all of it is beyond a small vocabulary, nothing beyond a large one.
+set_bad 3 "data.train: valid.txt: byte 0: found token id [0-9]*, expected less than model.vocab_size = 256" data.train=valid.txt \
+  data.format=uint16 data.valid=
+set_bad 3 "data.valid: valid.txt: byte 0: found token id [0-9]*, expected less than model.vocab_size = 256" data.train=ids.bin \
+  data.format=uint16 data.valid=valid.txt
+run 0 3 train c.ini --set data.train=valid.txt --set data.format=uint16 --set data.valid= --set model.vocab_size=50257 \
+  --set log.dir=other2 --set train.steps=1
+says 1 "motley: warning: data.train: found a file that begins with characters only, expected ids of 2 bytes"
+is "messages" "$(grep -c 'motley: ' err)" 1
+rm -rf other2
 rm -rf other
 run 3 3 train c.ini --set data.train=ids.bin --set data.format=uint16 --set data.valid=beyond.bin --set train.valid_interval=2 \
   --set log.dir=other
-one_error "data.valid: beyond.bin: byte 1440: found token id 511, expected less than model.vocab_size = 256"
+one_error "data.valid: beyond.bin: byte 4800: found token id 511, expected less than model.vocab_size = 256"
 is "checkpoint of what was trained" "$(checkpoints other)" "step-00000002.h5"
 
 say "folders"
@@ -144,6 +177,7 @@ set_bad 1 "log.dir: cannot make the folder /proc/" log.dir=/proc/nothing
 set_bad 2 "checkpoint file: file is a file; expected a folder" checkpoint.dir=file
 set_bad 2 "checkpoint file/x: file is a file; expected a folder" checkpoint.dir=file/x checkpoint.resume=never
 bad 2 "0 3" "checkpoint file: is a file; expected a folder" eval c.ini --set checkpoint.dir=file
+bad 2 "0 3" "checkpoint file/checkpoints: is a file; expected a folder" eval c.ini --set log.dir=file
 set_bad 1 "checkpoint /proc/nothing/x: the folder /proc/nothing cannot be made: " checkpoint.dir=/proc/nothing/x
 if [ "$(id -u)" -ne 0 ]; then
   mkdir locked
@@ -181,6 +215,10 @@ bad 2 "0 3" "other2/checkpoints: found no complete checkpoint, expected one to r
 gone other2
 bad 2 "0 3" "inspect: nothing: No such file or directory; expected a checkpoint" inspect nothing
 bad 3 "0 3" "checkpoint flipped.h5: damaged" inspect flipped.h5
+mkdir nothing.dir
+bad 2 "0 3" "inspect: nothing.dir: found no file step-\*.h5; expected a checkpoint" inspect nothing.dir
+bad 2 "0 3" "nothing.dir: found no complete checkpoint, expected one to read weights from" eval c.ini \
+  --set checkpoint.dir=nothing.dir
 
 say "prompts"
 sed 's/^prompt = .*//' c.ini >d.ini

@@ -66,7 +66,7 @@ grep -q 'parallel.slots' err && right || wrong "too few slots are not said"
 run 2 0 plan model.ini --cluster 4,4 --set model.num_local_experts=0 --set parallel.slots=-
 run 2 0 plan model.ini --cluster 4,4 --set plan.policy=best
 grep -q 'plan.policy' err && right || wrong "an unknown policy is not said"
-run 3 0 plan model.ini --cluster 4,4 --loads nowhere.csv
+run 2 0 plan model.ini --cluster 4,4 --loads nowhere.csv
 grep -q 'nowhere.csv: ' err && right || wrong "a missing file is not said"
 echo "step,rank" >bad.csv
 run 3 0 plan model.ini --cluster 4,4 --loads bad.csv

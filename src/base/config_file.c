@@ -168,24 +168,19 @@ enum mt_status mt_config_read_text(struct mt_reading *reading, const char *text)
 
 enum mt_status mt_config_read_file(struct mt_reading *reading)
 {
-  char *text;
-  int64_t bytes;
+  char *text, *fault;
   struct stat info;
   if (stat(reading->path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
     /* a pipe or a device may never end */
     mt_error("%s: found no regular file, expected a configuration file", reading->path);
     return MT_USAGE;
   }
-  int error = mt_text_read_file(reading->path, &text, &bytes);
-  if (error) {
-    mt_error("%s: %s, expected a configuration file", reading->path, strerror(error));
+  if (mt_text_read(reading->path, &text, &fault)) {
+    mt_error("%s, expected a configuration file", fault);
+    mt_free(fault);
     return MT_USAGE;
   }
-  enum mt_status status = MT_USAGE;
-  if ((int64_t)strlen(text) < bytes)
-    mt_error("%s: found a zero byte, expected a configuration file (text)", reading->path);
-  else
-    status = mt_config_read_text(reading, text);
+  enum mt_status status = mt_config_read_text(reading, text);
   mt_free(text);
   return status;
 }

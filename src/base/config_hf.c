@@ -345,12 +345,12 @@ static enum mt_status read_key(struct mt_reading *reading, const mt_json *root, 
 enum mt_status mt_config_read_hf(struct mt_reading *reading)
 {
   const char *path = reading->config->model.config;
-  char *text;
-  int64_t bytes;
-  int error = mt_text_read_file(path, &text, &bytes);
-  if (error)
-    return mt_reading_refuse(reading, "model.config", "%s: %s, expected a config.json", path,
-                             strerror(error));
+  char *text, *fault;
+  if (mt_text_read(path, &text, &fault)) {
+    mt_reading_refuse(reading, "model.config", "%s, expected a config.json", fault);
+    mt_free(fault);
+    return MT_USAGE;
+  }
   mt_json *root = NULL;
   enum mt_status status = mt_json_parse(path, text, &root);
   mt_free(text);

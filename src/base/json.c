@@ -277,32 +277,26 @@ char *mt_json_print(const mt_json *value, int indent)
   return out.text;
 }
 
-static enum mt_status parse(const char *name, const char *text, int64_t bytes, mt_json **value)
+enum mt_status mt_json_parse(const char *name, const char *text, mt_json **value)
 {
   json_error_t error;
-  *value = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+  *value = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
   if (*value)
     return MT_OK;
   mt_error("%s:%d:%d: not JSON: %s", name, error.line, error.column, error.text);
   return MT_CORRUPT;
 }
 
-enum mt_status mt_json_parse(const char *name, const char *text, mt_json **value)
-{
-  return parse(name, text, (int64_t)strlen(text), value);
-}
-
 enum mt_status mt_json_read(const char *path, mt_json **value)
 {
-  char *text;
-  int64_t bytes;
+  char *text, *fault;
   *value = NULL;
-  int error = mt_text_read_file(path, &text, &bytes);
-  if (error) {
-    mt_error("%s: %s", path, strerror(error));
-    return MT_CORRUPT;
-  }
-  enum mt_status status = parse(path, text, bytes, value);
+  enum mt_status status = mt_text_read(path, &text, &fault);
+  if (status)
+    mt_error("%s, expected JSON", fault);
+  else
+    status = mt_json_parse(path, text, value);
+  mt_free(fault);
   mt_free(text);
   return status;
 }

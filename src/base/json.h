@@ -43,7 +43,7 @@ char *mt_json_print(const mt_json *value, int indent);
 /* Parses text; `name` is used in the error ("name:line:column: cause"), printed once. NULL *value on failure.
  * Refuses duplicate keys. */
 enum mt_status mt_json_parse(const char *name, const char *text, mt_json **value);
-/* Reads and parses a file. MT_USAGE-class problems are the caller's to map: a missing file or bad syntax is MT_CORRUPT. */
+/* Reads and parses a file. MT_USAGE: it is not there; MT_CORRUPT: it cannot be read or understood. Said. */
 enum mt_status mt_json_read(const char *path, mt_json **value);
 /* "jansson 2.14", or "jansson 2.14 (compiled with 2.13)", for --version. The caller frees with mt_free. */
 char *mt_json_library(void);

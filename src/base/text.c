@@ -95,7 +95,8 @@ char *mt_text_print_real(double value, char *text)
   return text;
 }
 
-int mt_text_read_file(const char *path, char **text, int64_t *bytes)
+/* A whole file with a zero byte behind it. 0, or the errno of what failed (a folder is EISDIR). */
+static int read_file(const char *path, char **text, int64_t *bytes)
 {
   *text = NULL;
   *bytes = 0;
@@ -132,6 +133,28 @@ int mt_text_read_file(const char *path, char **text, int64_t *bytes)
   *text = data;
   *bytes = length;
   return 0;
+}
+
+enum mt_status mt_text_read(const char *path, char **text, char **fault)
+{
+  int64_t bytes, line = 1;
+  *fault = NULL;
+  int error = read_file(path, text, &bytes);
+  if (error) {
+    *fault = mt_format("%s: %s", path, strerror(error));
+    return error == ENOENT || error == ENOTDIR ? MT_USAGE : MT_CORRUPT;
+  }
+  for (int64_t at = 0; at < bytes; at++) {
+    unsigned char c = (unsigned char)(*text)[at];
+    if ((c < ' ' && (c < '\t' || c > '\r')) || c == 127) {
+      *fault = mt_format("%s:%lld: byte %lld: found 0x%02x, which is no text", path, (long long)line, (long long)at, c);
+      mt_free(*text);
+      *text = NULL;
+      return MT_CORRUPT;
+    }
+    line += c == '\n';
+  }
+  return MT_OK;
 }
 
 static int folded(char c)

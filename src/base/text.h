@@ -23,9 +23,10 @@ char *mt_text_print_real(double value, char *text);
  * many there are, -1 if text is no such list. Local. */
 int mt_text_integers(const char *text, int64_t *value, int room);
 
-/* A whole file, with a zero byte behind it, as *text (the caller frees with mt_free) and *bytes. Local. 0, or
- * the errno of what failed (a folder is EISDIR); nothing is printed. */
-int mt_text_read_file(const char *path, char **text, int64_t *bytes);
+/* A whole file of text, as *text (the caller frees with mt_free). Local. MT_USAGE if it is not there, MT_CORRUPT if it cannot be
+ * read or is no text (it holds a control character but the blanks); then *fault (likewise) says "PATH:LINE: byte N: found ...",
+ * to be said with what was expected, and *text is NULL. */
+enum mt_status mt_text_read(const char *path, char **text, char **fault);
 
 /* Edits (insert, delete, change, swap neighbours) from one word to the other; '-' equals '_', case does not
  * count. */

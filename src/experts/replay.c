@@ -120,19 +120,20 @@ enum mt_status mt_replay_read(const char *path, const struct mt_cluster *cluster
                               struct mt_replay *replay)
 {
   struct reading r = {.path = path};
-  int64_t bytes;
+  char *fault;
   *replay = (struct mt_replay){.P = cluster->nplace, .E = E};
-  int error = mt_text_read_file(path, &r.text, &bytes);
-  if (error) {
-    mt_error("%s: %s", path, strerror(error));
-    return MT_CORRUPT;
+  enum mt_status status = mt_text_read(path, &r.text, &fault);
+  if (status) {
+    mt_error("%s, expected loads as CSV", fault);
+    mt_free(fault);
+    return status;
   }
   const int length = (int)strcspn(r.text, "\r\n");
   for (int i = 0; i < 2; i++)
     if ((int)strlen(kinds[i].header) == length && !strncmp(r.text, kinds[i].header, (size_t)length))
       r.kind = &kinds[i];
   const int by_device = r.kind == &kinds[1], group = by_device && slots ? E / slots : 0;
-  enum mt_status status = MT_CORRUPT;
+  status = MT_CORRUPT;
   if (!r.kind)
     mt_error("%s:1: found \"%.*s\", expected \"%s\" or \"%s\"", path, length < 80 ? length : 80, r.text,
              kinds[0].header, kinds[1].header);

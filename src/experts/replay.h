@@ -21,7 +21,8 @@ struct mt_replay {
 };
 
 /* Reads a file for the ranks of a cluster, E experts and `slots` a rank (of the second kind only; 0 = they differ). Local. The
- * caller frees. MT_CORRUPT, with one message that names the line, if it cannot be read or does not fit. */
+ * caller frees. MT_USAGE if the file is not there, MT_CORRUPT, with one message that names the line, if it cannot be read or does not
+ * fit. */
 enum mt_status mt_replay_read(const char *path, const struct mt_cluster *cluster, int E, int slots,
                               struct mt_replay *replay);
 /* What the forced router picks for `tokens` tokens a rank and step; where they are many, for some of them, times as many.

@@ -52,6 +52,9 @@ enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config
   *data = (struct mt_data){.seed = config->train.seed, .shuffled = shuffled};
   data->status = mt_tokens_open(key, paths, config->data.format, config->data.seq_length,
                                 config->model.vocab_size, &data->tokens, &data->fault);
+  int text = 0;
+  if (data->status == MT_OK)
+    data->status = mt_tokens_glance(data->tokens, &text, &data->fault);
   enum mt_status status = mt_data_say(comm, data);
   if (status == MT_OK) {
     const int64_t seen[3] = {mt_tokens_files(data->tokens), mt_tokens_samples(data->tokens),
@@ -68,6 +71,9 @@ enum mt_status mt_data_open(struct mt_comm *comm, const struct mt_config *config
   if (status == MT_OK) {
     warn_of_zeros(comm, config, key, data->tokens);
     warn_of_short(comm, key, data->tokens);
+    if (text && comm->rank == 0) /* a large vocabulary takes it all */
+      mt_warn("%s: found a file that begins with characters only, expected ids of 2 bytes; text is read with data.format = bytes",
+              key);
   } else
     mt_data_close(data);
   return status;

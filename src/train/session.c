@@ -169,6 +169,23 @@ static enum mt_status choose_sharding(struct mt_session *session, int training)
   return mt_agree(comm, status);
 }
 
+/* A precision of GPUs where no rank drives one: refused if only CPUs were asked for, else said. Collective, agreed. */
+static enum mt_status check_precision(struct mt_comm *comm, const struct mt_config *config, const char *kind)
+{
+  static const char *const name[] = {"auto", "f32", "tf32", "bf16"};
+  enum { GPUS, WISHED, PRECISION };
+  int64_t most[] = {strcmp(kind, "cpu") != 0, strcmp(config->parallel.device, "cpu") != 0, (int64_t)config->parallel.precision};
+  mt_max_int(comm, most, 3);
+  if (most[GPUS] || most[PRECISION] <= MT_COMPUTE_F32)
+    return MT_OK;
+  if (comm->rank == 0 && most[WISHED])
+    mt_warn("parallel.precision: found %s, which only GPUs compute in, and no GPU; all compute in f32", name[most[PRECISION]]);
+  else if (comm->rank == 0)
+    mt_error("parallel.precision: found %s, which only GPUs compute in; expected auto or f32 with parallel.device = cpu",
+             name[most[PRECISION]]);
+  return most[WISHED] ? MT_OK : MT_USAGE;
+}
+
 enum mt_status mt_session_device(struct mt_comm *comm, const struct mt_config *config, int say, struct mt_device **device)
 {
   static const char *const suffix[] = {"", "-f32", "-tf32", "-bf16"};
@@ -178,6 +195,7 @@ enum mt_status mt_session_device(struct mt_comm *comm, const struct mt_config *c
     for (char *line = strtok(report, "\n"); line; line = strtok(NULL, "\n"))
       mt_info("%s", line);
   mt_free(report);
+  MT_TRY(check_precision(comm, config, kind));
   enum mt_compute precision = config->parallel.precision;
   if (!strcmp(kind, "cpu"))
     precision = MT_COMPUTE_AUTO;
