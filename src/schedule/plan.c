@@ -125,7 +125,8 @@ static void reshard(struct builder *b, int layer, int after)
 /* Sends up to `most` of the shared gradients that are ready. */
 static void reduce(struct builder *b, int most)
 {
-  const int piece = b->plan->piece;
+  /* What the lane sends when it has nothing else to do is not cut where nothing else can come. */
+  const int piece = b->plan->gradient == MT_GRADIENT_FREE && b->micro < 0 ? 0 : b->plan->piece;
   int pending = b->gradient - b->sent;
   if (b->micro >= 0 && b->micro < b->shape->nmicro - 1)
     return; /* they are summed over micro-steps first */
@@ -363,7 +364,10 @@ static void micro_step(struct builder *b, int micro)
   after = b->ready[b->plan->chunks - 1];
   if (shape->whole)
     after = add(b, MT_TASK_EMBED_BACK, COMPUTE, 0, MT_WHOLE, after, -1);
-  grow_gradient(b, MT_WHOLE - b->gradient, after);
+  if (micro == shape->nmicro - 1) {
+    b->gradient = MT_WHOLE;
+    b->gradient_after = after;
+  }
 }
 
 struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan *plan)
