@@ -92,14 +92,9 @@ START_TEST(test_same_bits)
 {
   static const char *const policies[2][POLICIES] = {{"laer", "auto", "fsmoe", "mast", "tutel-gar"},
                                                     {"tutel", "laer", "fsmoe-one", "lina", "mast"}};
-  static const char *const uneven[8] = {NULL,
-                                        NULL,
-                                        "parallel.shard_sizes=0,1",
-                                        "parallel.shard_sizes=2,0,5",
-                                        "parallel.shard_sizes=1,0,0,3",
-                                        NULL,
-                                        NULL,
-                                        "parallel.shard_sizes=3,0,1,0,7,2,1"};
+  static const char *const uneven[8] = {
+      NULL, NULL, "parallel.shard_sizes=0,1",          "parallel.shard_sizes=2,0,5", "parallel.shard_sizes=1,0,0,3",
+      NULL, NULL, "parallel.shard_sizes=3,0,1,0,7,2,1"};
   const char *sizes = cases[_i].uneven ? uneven[size()] : NULL;
   struct outcome whole = {0};
   for (int i = 0; i < 2; i++) {
@@ -213,8 +208,8 @@ static int64_t too_early(const struct mt_step *step)
   return wrong + (sent != MT_WHOLE);
 }
 
-/* Several pieces, of which some really travelled while the backward pass went on: the last exchange of rows waits behind
- * those before it in the list, and the embedding's backward pass behind that exchange. */
+/* Several pieces, of which some really travelled while the backward pass went on: the last exchange of rows waits
+ * behind those before it in the list, and the embedding's backward pass behind that exchange. */
 START_TEST(test_pieces_travel)
 {
   static const char *const policies[] = {"tutel-gar", "fsmoe", "fsmoe-one", "laer", "mast"};
