@@ -229,6 +229,7 @@ static void check_equal(const struct mt_cluster *a, const struct mt_cluster *b)
   ck_assert_int_eq(memcmp(a->node_first, b->node_first, (size_t)(a->nnode + 1) * sizeof(int)), 0);
   ck_assert_int_eq(memcmp(a->node_of, b->node_of, (size_t)a->nplace * sizeof(int)), 0);
   ck_assert_int_eq(memcmp(a->link, b->link, sizeof a->link), 0);
+  ck_assert_int_eq(memcmp(&a->learnt, &b->learnt, sizeof a->learnt), 0);
   for (int p = 0; p < a->nplace; p++) {
     const struct mt_place *x = &a->place[p], *y = &b->place[p];
     ck_assert_str_eq(x->host, y->host);
@@ -264,6 +265,25 @@ static void round_trip(const struct mt_cluster *c)
   mt_json_free(again);
   mt_free(text);
 }
+
+/* What steps taught: all of it, some of it, nothing; a file without it says nothing. */
+START_TEST(test_learnt)
+{
+  struct mt_cluster *c;
+  ck_assert_int_eq(mt_cluster_from_sizes("2,1,4", &c), MT_OK);
+  round_trip(c);
+  c->learnt = (struct mt_learnt){.slow_compute = 1100, .slow_comm = 1234, .hand_ns = 9876, .late_ns = {55, 66}};
+  round_trip(c);
+  c->learnt.n = MT_MOST_LEARNT;
+  for (int i = 0; i < MT_MOST_LEARNT; i++) {
+    snprintf(c->learnt.task[i].name, sizeof c->learnt.task[i].name, "task %d of some length", i);
+    c->learnt.task[i].extra_ns = 1000 * i;
+    c->learnt.task[i].thousandths = 1 + i * i;
+  }
+  round_trip(c);
+  mt_cluster_free(c);
+}
+END_TEST
 
 /* n places on up to `hosts` hosts whose members are drawn, within what discovery may find. */
 static struct mt_place *drawn_places(uint64_t seed, int n, int hosts)
@@ -359,6 +379,15 @@ static const struct {
     {"nodes", HEAD "\"nodes\": []}"},
     {"nodez", HEAD "\"nodez\": [], \"nodes\": [" NODE("a", "{}") "]}"},
     {"links", HEAD "\"links\": 3, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"costs", HEAD "\"costs\": [], \"nodes\": [" NODE("a", "{}") "]}"},
+    {"slow", HEAD "\"costs\": {\"slow\": 1}, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"hand_ns", HEAD "\"costs\": {\"hand_ns\": -1}, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"slow_comm", HEAD "\"costs\": {\"slow_comm\": 1000001}, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"costs.tasks", HEAD "\"costs\": {\"tasks\": []}, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"costs.tasks.x", HEAD "\"costs\": {\"tasks\": {\"x\": 7}}, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"costs.tasks.x", HEAD "\"costs\": {\"tasks\": {\"x\": {\"extra_ns\": 1}}}, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"factor", HEAD "\"costs\": {\"tasks\": {\"x\": {\"factor\": 1}}}, \"nodes\": [" NODE("a", "{}") "]}"},
+    {"costs.tasks." X64, HEAD "\"costs\": {\"tasks\": {\"" X64 "\": {}}}, \"nodes\": [" NODE("a", "{}") "]}"},
     {"lan", HEAD "\"links\": {\"lan\": {}}, \"nodes\": [" NODE("a", "{}") "]}"},
     {"links.net", HEAD "\"links\": {\"net\": []}, \"nodes\": [" NODE("a", "{}") "]}"},
     {"links.net.beta_ps", HEAD "\"links\": {\"net\": {\"alpha_ns\": 1}}, \"nodes\": [" NODE("a", "{}") "]}"},
@@ -607,6 +636,7 @@ int main(void)
   tcase_add_loop_test(tests, test_random, 0, 20);
   tcase_add_test(tests, test_same);
   tcase_add_test(tests, test_round_trip);
+  tcase_add_test(tests, test_learnt);
   tcase_add_test(tests, test_by_hand);
   tcase_add_loop_test(tests, test_bad_json, 0, LENGTH(bad_json));
   tcase_add_test(tests, test_files);

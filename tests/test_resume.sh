@@ -123,7 +123,7 @@ is "shares" "$(sed -n 's/.*"shares": \(\[[^]]*\]\).*/\1/p' alike/log.jsonl)" "[5
 say "everything by what is measured: sharding, shares, layouts and the loads that they follow go on where they were"
 MOTLEY_NODES=1,3 MOTLEY_SLOW=1:4
 export MOTLEY_NODES MOTLEY_SLOW
-set -- "parallel.shares = -" "parallel.layout = -" "parallel.sharding = -" "parallel.shard_sizes = -"
+set -- "parallel.shares = -" "parallel.layout = -" "parallel.sharding = -" "parallel.shard_sizes = -" "schedule.degree = -"
 for slots in 3 0,5,2,1; do
   config mixtral "$@" "parallel.slots = $slots" "checkpoint.interval = 4" "train.valid_interval = 3" "data.valid = $work/valid.txt" >c.ini
   rm -rf auto kept
@@ -140,6 +140,33 @@ for slots in 3 0,5,2,1; do
   same log auto/log.jsonl kept/log.jsonl 5 12 0
   same weights auto/checkpoints/step-00000012.h5 kept/checkpoints/step-00000012.h5 0
 done
+say "the schedule: tried by the clock, its degree too, and what is in force goes on"
+config mixtral "schedule.degree = 0" "checkpoint.interval = 9" "train.steps = 14" >c.ini
+for policy in auto pipemoe; do
+  rm -rf auto kept
+  run 0 4 train c.ini --set log.dir=auto --set schedule.policy=$policy
+  says 1 "^schedule: .* (start)$"
+  # trials before the checkpoint may change the degree, those behind it may not
+  is "degrees from the checkpoint on" "$(grep '"event": "schedule"' auto/log.jsonl | sed 's/.*"step": \([0-9]*\),.*"degree": \([0-9]*\),.*/\1 \2/' |
+    awk '$1 > 9 && $2 != last { changed++ } { last = $2 } END { print changed + 0 }')" 0
+  is "the cluster as measured" "$(grep -c '"thousandths"' auto/cluster.json | awk '{ print ($1 > 20) }')" 1
+  mkdir -p kept/checkpoints
+  cp auto/checkpoints/step-00000009.h5 kept/checkpoints
+  run 0 4 train c.ini --set log.dir=kept --set schedule.policy=$policy
+  says 1 "after step 9 (the same ranks and places: goes on bit for bit)"
+  says 1 "^schedule: .* (as the checkpoint has it)$"
+  same log auto/log.jsonl kept/log.jsonl 10 14 0
+  same weights auto/checkpoints/step-00000014.h5 kept/checkpoints/step-00000014.h5 0
+done
+rm -rf kept
+mkdir -p kept/checkpoints
+cp auto/checkpoints/step-00000009.h5 kept/checkpoints
+MOTLEY_NODES= run 0 3 train c.ini --set log.dir=kept --set schedule.policy=pipemoe
+says 1 "^schedule: .* (planned anew; the checkpoint's costs as a hint)$"
+same log auto/log.jsonl kept/log.jsonl 10 14 1e-5
+run 0 0 simulate c.ini --cluster auto/cluster.json --set schedule.policy=auto
+says 1 "^costs as training measured them: factors of [0-9]* kinds of tasks$"
+
 say "layouts in full shards follow, whatever the start chose"
 config mixtral "$@" "parallel.sharding = full" "parallel.slots = 3" "checkpoint.interval = 4" >c.ini
 rm -rf auto kept

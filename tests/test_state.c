@@ -51,20 +51,28 @@ static void teardown(void)
 static void save(int step, const char *more, const char *progress, int64_t speed)
 {
   char *ini = mt_format("%s%s", MODEL, more);
-  struct mt_text text[3] = {{"/config/ini", ini}, {"/state/progress", (char *)(uintptr_t)progress}, {"/state/cluster", NULL}};
-  struct mt_checkpoint checkpoint = {.step = step, .tokens = 8 * step, .ntext = 2, .text = text};
+  char schedule[32];
+  snprintf(schedule, sizeof schedule, "{\"degree\": %d}", step);
+  struct mt_text text[4] = {{"/config/ini", ini},
+                            {"/state/progress", (char *)(uintptr_t)progress},
+                            {"/state/schedule", schedule},
+                            {"/state/cluster", NULL}};
+  struct mt_checkpoint checkpoint = {.step = step, .tokens = 8 * step, .ntext = 3, .text = text};
   if (speed) {
     int64_t was = comm->cluster->place[0].speed;
+    struct mt_learnt learnt = comm->cluster->learnt;
     comm->cluster->place[0].speed = speed;
+    comm->cluster->learnt = (struct mt_learnt){.hand_ns = 10 * speed, .n = 1, .task = {{"experts", speed, 1000 + speed}}};
     mt_json *json = mt_cluster_to_json(comm->cluster);
     comm->cluster->place[0].speed = was;
-    text[2].text = mt_json_print(json, 0);
+    comm->cluster->learnt = learnt;
+    text[3].text = mt_json_print(json, 0);
     mt_json_free(json);
-    checkpoint.ntext = 3;
+    checkpoint.ntext = 4;
   }
   int64_t bytes;
   ck_assert_int_eq(mt_checkpoint_save(comm, dir, 0, &checkpoint, &bytes), MT_OK);
-  mt_free(text[2].text);
+  mt_free(text[3].text);
   mt_free(ini);
 }
 
@@ -96,6 +104,7 @@ static void release(struct mt_resume *resume)
   mt_free(resume->path);
   mt_free(resume->remark);
   mt_free(resume->layout);
+  mt_free(resume->schedule);
 }
 
 /* Files that are whole and yet of no use are passed over, whatever it is that is wrong with them. */
@@ -161,10 +170,15 @@ START_TEST(test_settled)
   save(4, "", PROGRESS, 500);
   ck_assert_int_eq(find(&resume), MT_OK);
   ck_assert_int_eq(*speed, 500);
+  ck_assert_int_eq(comm->cluster->learnt.hand_ns, 5000);
+  ck_assert_int_eq(comm->cluster->learnt.n, 1);
+  ck_assert_int_eq(comm->cluster->learnt.task[0].thousandths, 1500);
+  ck_assert_str_eq(resume.schedule, "{\"degree\": 4}");
   ck_assert(resume.same);
   resume.settled = 1;
   ck_assert_int_eq(find(&resume), MT_OK);
   ck_assert_int_eq(resume.progress.step, 3);
+  ck_assert_str_eq(resume.schedule, "{\"degree\": 3}");
   ck_assert_int_eq(*speed, 500);
   ck_assert(!resume.same);
   ck_assert_int_eq(find(&resume), MT_OK);

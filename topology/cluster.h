@@ -38,12 +38,28 @@ struct mt_link {
   int64_t gap_ns;   /* what each further message adds where a rank sends or gets several at once */
 }; /* beta 0 = not measured */
 
+/* What training steps took beside what speeds and links foretell, in a form that carries over to other configurations: a
+ * task takes extra_ns + thousandths / 1000 of its prediction. Tasks are named by whoever predicts them. */
+enum { MT_MOST_LEARNT = 64 };
+struct mt_learnt {
+  int64_t slow_compute, slow_comm; /* thousandths: how much longer tasks take while others compute and communicate; 0 = as 1000 */
+  int64_t hand_ns;                 /* until a task begins that waited for one on another thread */
+  int64_t late_ns[2];              /* what a transfer waits for ranks that are late by chance: in steps run one after the other;
+                                      and with communication beside computing */
+  int64_t n;
+  struct {
+    char name[24];
+    int64_t extra_ns, thousandths;
+  } task[MT_MOST_LEARNT];
+};
+
 struct mt_cluster {
   int nplace, nnode;
   struct mt_place *place; /* [nplace], owned; a node's places are consecutive */
   int *node_of;           /* [nplace], owned */
   int *node_first;        /* [nnode + 1], owned: node i holds places [node_first[i], node_first[i + 1]) */
   struct mt_link link[MT_NLEVEL];
+  struct mt_learnt learnt; /* n = 0: nothing yet */
 };
 
 /* Builds a cluster from n >= 1 places in launch order (place[i].launch_rank = i): nodes are ordered by their lowest

@@ -2,6 +2,8 @@
  *
  *   {"format": "motley-cluster", "version": 1,
  *    "links": {"self": {"alpha_ns": 0, "beta_ps": 0, "gap_ns": 0}, "node": {...}, "net": {...}},
+ *    "costs": {"slow_compute": 1100, "slow_comm": 1400, "hand_ns": 9000, "late_ns": 0, "late_beside_ns": 0,
+ *              "tasks": {"attention": {"extra_ns": 0, "thousandths": 1250}, ...}},
  *    "nodes": [{"host": "a", "model": "...", "node_cores": 16, "packages": 2, "numas": 2,
  *               "ranks": [{"launch_rank": 0, "kind": "cpu", "cores": 4, ...}, ...]}, ...]}
  *
@@ -87,6 +89,27 @@ static void write_member(mt_json *object, const struct member *m, const struct m
     mt_json_set(object, m->name, mt_json_integer(number_of(m, place)));
 }
 
+/* The numbers of mt_learnt, in its order. */
+static const char *const learnt_name[] = {"slow_compute", "slow_comm", "hand_ns", "late_ns", "late_beside_ns", "tasks", NULL};
+enum { NLEARNT = 5 };
+
+static mt_json *learnt_json(const struct mt_learnt *learnt)
+{
+  const int64_t number[NLEARNT] = {learnt->slow_compute, learnt->slow_comm, learnt->hand_ns, learnt->late_ns[0],
+                                   learnt->late_ns[1]};
+  mt_json *json = mt_json_object(), *tasks = mt_json_object();
+  for (int i = 0; i < NLEARNT; i++)
+    mt_json_set(json, learnt_name[i], mt_json_integer(number[i]));
+  for (int64_t i = 0; i < learnt->n; i++) {
+    mt_json *task = mt_json_object();
+    mt_json_set(task, "extra_ns", mt_json_integer(learnt->task[i].extra_ns));
+    mt_json_set(task, "thousandths", mt_json_integer(learnt->task[i].thousandths));
+    mt_json_set(tasks, learnt->task[i].name, task);
+  }
+  mt_json_set(json, "tasks", tasks);
+  return json;
+}
+
 mt_json *mt_cluster_to_json(const struct mt_cluster *cluster)
 {
   mt_json *json = mt_json_object(), *links = mt_json_object(), *nodes = mt_json_array();
@@ -100,6 +123,9 @@ mt_json *mt_cluster_to_json(const struct mt_cluster *cluster)
     mt_json_set(links, level_name[level], link);
   }
   mt_json_set(json, "links", links);
+  const struct mt_learnt *learnt = &cluster->learnt;
+  if (learnt->n || learnt->slow_compute || learnt->slow_comm || learnt->hand_ns || learnt->late_ns[0] || learnt->late_ns[1])
+    mt_json_set(json, "costs", learnt_json(learnt));
   for (int i = 0; i < cluster->nnode; i++) {
     const struct mt_place *head = &cluster->place[cluster->node_first[i]];
     mt_json *node = mt_json_object(), *ranks = mt_json_array();
@@ -325,6 +351,47 @@ static enum mt_status read_links(struct where where, const mt_json *links, struc
   return MT_OK;
 }
 
+/* Absent numbers are as if nothing had been learnt. */
+static enum mt_status read_learnt(struct where where, const mt_json *costs, struct mt_learnt *learnt)
+{
+  static const char *const members[] = {"extra_ns", "thousandths", NULL};
+  enum { LONGEST = 1000000 }; /* thousandths: what is a thousand times as long was not measured */
+  const int64_t longest_ns = 1000000000000;
+  if (!costs)
+    return MT_OK;
+  if (!mt_json_is_object(costs))
+    return bad(where, "costs", costs, "an object");
+  MT_TRY(known_keys(where, costs, 0, learnt_name));
+  int64_t *number[NLEARNT] = {&learnt->slow_compute, &learnt->slow_comm, &learnt->hand_ns, &learnt->late_ns[0],
+                                &learnt->late_ns[1]};
+  for (int i = 0; i < NLEARNT; i++) {
+    const mt_json *value = mt_json_get(costs, learnt_name[i]);
+    if (value)
+      MT_TRY(read_integer(where, learnt_name[i], value, 0, i < 2 ? LONGEST : longest_ns, number[i]));
+  }
+  const mt_json *tasks = mt_json_get(costs, "tasks");
+  learnt->n = mt_json_size(tasks);
+  if (tasks && (!mt_json_is_object(tasks) || learnt->n > MT_MOST_LEARNT))
+    return bad(where, "costs.tasks", tasks, "an object of at most 64 members");
+  for (int64_t i = 0; i < learnt->n; i++) {
+    mt_json *task;
+    const char *name = mt_json_key_at(tasks, i, &task);
+    char *key = mt_format("costs.tasks.%s", name);
+    enum mt_status status = strlen(name) >= sizeof learnt->task[i].name ? bad(where, key, task, "a shorter name")
+                            : !mt_json_is_object(task)                  ? bad(where, key, task, "an object")
+                                                                        : known_keys(where, task, 0, members);
+    if (status == MT_OK) {
+      strcpy(learnt->task[i].name, name);
+      status = read_integer(where, key, mt_json_get(task, "extra_ns"), 0, longest_ns, &learnt->task[i].extra_ns);
+    }
+    if (status == MT_OK)
+      status = read_integer(where, key, mt_json_get(task, "thousandths"), 0, LONGEST, &learnt->task[i].thousandths);
+    mt_free(key);
+    MT_TRY(status);
+  }
+  return MT_OK;
+}
+
 /* Fills a cluster whose arrays have room for what was counted. */
 static enum mt_status read_nodes(struct where where, const mt_json *nodes, struct mt_cluster *cluster)
 {
@@ -362,7 +429,7 @@ static enum mt_status read_nodes(struct where where, const mt_json *nodes, struc
 
 enum mt_status mt_cluster_from_json(const char *name, const mt_json *json, struct mt_cluster **cluster)
 {
-  static const char *const keys[] = {"format", "version", "links", "nodes", NULL};
+  static const char *const keys[] = {"format", "version", "links", "costs", "nodes", NULL};
   struct where where = {name, -1, -1};
   const mt_json *format = mt_json_get(json, "format"), *version = mt_json_get(json, "version");
   if (strcmp(mt_json_as_string(format, ""), FORMAT) != 0)
@@ -372,6 +439,8 @@ enum mt_status mt_cluster_from_json(const char *name, const mt_json *json, struc
   MT_TRY(known_keys(where, json, 0, keys));
   struct mt_link link[MT_NLEVEL] = {{0, 0, 0}};
   MT_TRY(read_links(where, mt_json_get(json, "links"), link));
+  struct mt_learnt learnt = {0};
+  MT_TRY(read_learnt(where, mt_json_get(json, "costs"), &learnt));
 
   const mt_json *nodes = mt_json_get(json, "nodes");
   int64_t nnode = mt_json_size(nodes), nplace = 0;
@@ -395,6 +464,7 @@ enum mt_status mt_cluster_from_json(const char *name, const mt_json *json, struc
   made->node_of = MT_ZNEW(MT_TAG_PLAN, int, nplace);
   made->node_first = MT_ZNEW(MT_TAG_PLAN, int, nnode + 1);
   memcpy(made->link, link, sizeof link);
+  made->learnt = learnt;
   enum mt_status status = read_nodes(where, nodes, made);
   if (status == MT_OK)
     *cluster = made;

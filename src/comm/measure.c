@@ -354,6 +354,7 @@ void mt_measured_copy(struct mt_cluster *to, const struct mt_cluster *from)
     to->place[p].mem_bytes = from->place[p].mem_bytes;
   }
   memcpy(to->link, from->link, sizeof to->link);
+  to->learnt = from->learnt;
 }
 
 int mt_measured_same(const struct mt_cluster *a, const struct mt_cluster *b)
@@ -369,6 +370,7 @@ void mt_measured_share(struct mt_comm *comm)
   struct mt_cluster *cluster = comm->cluster;
   mt_bcast(comm, cluster->place, cluster->nplace * (int64_t)sizeof *cluster->place, 0);
   mt_bcast(comm, cluster->link, sizeof cluster->link, 0);
+  mt_bcast(comm, &cluster->learnt, sizeof cluster->learnt, 0);
 }
 
 void mt_measure(struct mt_comm *comm, struct mt_device *device)

@@ -20,11 +20,11 @@
  *         ranks send and get at once. Of unequal nodes the slowest counts.
  *   gap:  what a message more costs when each rank sends to all ranks of its node, or of the next one. */
 void mt_measure(struct mt_comm *comm, struct mt_device *device);
-/* Takes speeds, memory and links from the description of a cluster with the same places. Pure. */
+/* Takes speeds, memory, links and what steps took from the description of a cluster with the same places. Pure. */
 void mt_measured_copy(struct mt_cluster *to, const struct mt_cluster *from);
-/* 1 if what mt_measured_copy takes is the same in both, of the same places. Pure. */
+/* 1 if speeds, memory and links are the same in both, of the same places. Pure. */
 int mt_measured_same(const struct mt_cluster *a, const struct mt_cluster *b);
-/* Places and links as rank 0 has them, to all ranks. Collective. */
+/* Places, links and what steps took as rank 0 has them, to all ranks. Collective. */
 void mt_measured_share(struct mt_comm *comm);
 /* 1 if everything that mt_measure could find out is there. Pure. */
 int mt_measured(const struct mt_cluster *cluster);

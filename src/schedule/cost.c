@@ -13,8 +13,12 @@ int64_t mt_task_cost(const struct mt_costs *costs, const struct mt_task *task)
 
 void mt_tasks_cost(struct mt_tasks *tasks, const struct mt_costs *costs)
 {
-  for (int i = 0; i < tasks->n; i++)
-    tasks->task[i].cost_ns = mt_task_cost(costs, &tasks->task[i]);
+  for (int i = 0; i < tasks->n; i++) {
+    struct mt_task *task = &tasks->task[i];
+    task->cost_ns = mt_task_cost(costs, task);
+    if (task->cost_ns && mt_task_communicates(task->kind))
+      task->cost_ns += costs->late_ns[!tasks->serial];
+  }
 }
 
 struct mt_fit mt_cost_fit(const double *work, const double *ns, int n)

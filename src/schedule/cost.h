@@ -17,11 +17,14 @@ struct mt_costs {
   /* How much longer things take, in thousandths (0 counts as 1000 = no longer): computing while there is communication,
    * communication while something is computed, and both kinds of communication while both go on. */
   int slow_compute, slow_comm, slow_wires;
+  int64_t hand_ns;    /* until a task begins that waited for one on another thread */
+  int64_t late_ns[2]; /* what each transfer waits for ranks that are late by chance: run one after the other; lanes beside each
+                         other */
 };
 
 /* The cost of a task: 0 if its part is 0. Half of the experts' products start half as many kernels. Pure. */
 int64_t mt_task_cost(const struct mt_costs *costs, const struct mt_task *task);
-/* Writes cost_ns of all tasks. Local. */
+/* Writes cost_ns of all tasks, late ranks included. Local. */
 void mt_tasks_cost(struct mt_tasks *tasks, const struct mt_costs *costs);
 
 /* A straight line through measurements. */

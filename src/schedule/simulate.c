@@ -100,6 +100,7 @@ struct mt_simulation mt_simulate(const struct mt_tasks *tasks, const struct mt_c
   memset(end, 0xff, sizeof *end * (size_t)n);
 
   struct clock clock = new_clock(tasks, costs);
+  int64_t idle[MT_NLANE] = {0}; /* since when */
   int next[MT_NLANE] = {0}, ended = 0;
   for (int lane; ended < n;) {
     for (lane = 0; lane < MT_NLANE; lane++) {
@@ -108,14 +109,19 @@ struct mt_simulation mt_simulate(const struct mt_tasks *tasks, const struct mt_c
       if (clock.task[lane] >= 0 || next[lane] == n)
         continue;
       const struct mt_task *task = &tasks->task[next[lane]];
-      int ready = 1;
-      for (int i = 0; i < task->ndep; i++)
+      int ready = 1, woken = 0;
+      for (int i = 0; i < task->ndep; i++) {
+        const struct mt_task *dep = &tasks->task[task->dep[i]];
         ready &= end[task->dep[i]] >= 0;
+        woken |= end[task->dep[i]] == clock.now && (dep->lane == MT_LANE_COMPUTE) != (lane == MT_LANE_COMPUTE);
+      }
       if (!ready)
         continue;
       if (span)
         span[next[lane]].start_ns = clock.now;
       take(&clock, (enum mt_lane)lane, next[lane]++);
+      if (woken && idle[lane] < clock.now && !tasks->serial)
+        clock.left[lane] += costs->hand_ns;
     }
     lane = advance(&clock);
     MT_CHECK(lane >= 0, "%d of %d tasks wait for each other", n - ended, n);
@@ -123,12 +129,23 @@ struct mt_simulation mt_simulate(const struct mt_tasks *tasks, const struct mt_c
     if (span)
       span[clock.task[lane]].end_ns = clock.now;
     clock.task[lane] = -1;
+    idle[lane] = clock.now;
     ended++;
   }
   result.total_ns = clock.now;
   result.exposed_ns = clock.alone_ns;
   mt_free(end);
   return result;
+}
+
+int64_t mt_tasks_ns(const struct mt_tasks *tasks, const struct mt_costs *costs)
+{
+  int64_t sum = 0;
+  if (!tasks->serial)
+    return mt_simulate(tasks, costs, NULL).total_ns;
+  for (int i = 0; i < tasks->n; i++)
+    sum += tasks->task[i].cost_ns;
+  return sum;
 }
 
 /* Of each task, how many of its dependencies are open, and which tasks depend on it: list[first[t]] up to list[first[t

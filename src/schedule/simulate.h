@@ -16,8 +16,11 @@ struct mt_simulation {
 /* The largest of the four bounds. Pure. */
 int64_t mt_simulation_bound(const struct mt_simulation *simulation);
 
-/* Replays tasks by their cost_ns; of `costs` the slow-downs count. span[n]: when each ran; may be NULL. Local. */
+/* Replays tasks by their cost_ns; of `costs` the slow-downs and the hand-over count. span[n]: when each ran; may be NULL. Local. */
 struct mt_simulation mt_simulate(const struct mt_tasks *tasks, const struct mt_costs *costs, struct mt_span *span);
+
+/* What tasks come to by their cost_ns: in virtual time, or, one after the other, their sum. Local. */
+int64_t mt_tasks_ns(const struct mt_tasks *tasks, const struct mt_costs *costs);
 
 /* Puts the list into the order in which tasks start when a free lane always takes, of the tasks that are ready, the one
  * of the smallest rank[] (ties: list order): greedy list scheduling in virtual time. `rank` [n] is used up. Local. */

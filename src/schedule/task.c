@@ -109,6 +109,33 @@ const char *mt_task_name(enum mt_task_kind kind)
   return (unsigned)kind < MT_NTASK_KIND ? names[kind] : "unknown";
 }
 
+int mt_task_communicates(enum mt_task_kind kind)
+{
+  switch (kind) {
+  case MT_TASK_HEADS_GATHER:
+  case MT_TASK_HEADS_SCATTER:
+  case MT_TASK_COUNTS:
+  case MT_TASK_UNSHARD_INTER:
+  case MT_TASK_UNSHARD_INTRA:
+  case MT_TASK_DISPATCH:
+  case MT_TASK_ROWS_GATHER:
+  case MT_TASK_ROWS_SCATTER:
+  case MT_TASK_COMBINE:
+  case MT_TASK_COMBINE_BACK:
+  case MT_TASK_DISPATCH_BACK:
+  case MT_TASK_RESHARD_INTRA:
+  case MT_TASK_RESHARD_INTER:
+  case MT_TASK_TELL:
+  case MT_TASK_REDUCE:
+  case MT_TASK_STATISTICS:
+  case MT_TASK_ADOPT:
+  case MT_TASK_PUBLISH:
+    return 1;
+  default:
+    return 0;
+  }
+}
+
 const char *mt_lane_name(enum mt_lane lane)
 {
   static const char *const names[MT_NLANE] = {"compute", "intra", "inter"};

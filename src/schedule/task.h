@@ -65,7 +65,6 @@ struct mt_task {
   int layer; /* -1 = none */
   int chunk; /* of the micro-batch, 0 = first */
   int part;  /* of MT_WHOLE; 0 = nothing to do */
-  int from;  /* MT_TASK_REDUCE: parts that others have sent before it, in the order in which gradients become ready */
   enum mt_stage stage;
   int dep[4], ndep; /* indices of tasks that must have ended, all smaller than this one's */
   int64_t cost_ns;  /* predicted, 0 = unknown */
@@ -76,6 +75,7 @@ struct mt_task {
 struct mt_tasks {
   int n, capacity;
   struct mt_task *task; /* [capacity], owned */
+  int serial;           /* one thread runs them one after the other, however they depend on each other */
 };
 
 /* Appends a task and returns its index. Of its dependencies, negative indices are left out. Local. */
@@ -98,6 +98,8 @@ void mt_task_run(const struct mt_task *task, struct mt_task_times *times, double
 /* Runs all tasks in order on this thread. span: [n], or NULL. Collective in effect. */
 void mt_tasks_run(const struct mt_tasks *tasks, struct mt_task_times *times, struct mt_span *span);
 const char *mt_task_name(enum mt_task_kind kind);
+/* 1 for kinds that communicate. Pure. */
+int mt_task_communicates(enum mt_task_kind kind);
 const char *mt_lane_name(enum mt_lane lane);
 
 #endif

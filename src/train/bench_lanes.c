@@ -14,13 +14,12 @@
 #include "train/step.h"
 #include "train/turns.h"
 
-enum { WARM_UP = 6 }; /* auto has decided by then */
+enum { WARM_UP = 1 + MT_ROUNDS * (1 + 2 * MT_ROUND_STEPS) }; /* auto has decided by then */
 
 static const struct {
   const char *policy;
   int degree;
-} lines[] = {{"sequential", 1}, {"laer", 1},  {"tutel", 2}, {"pipemoe", 4}, {"tutel-gar", 2},
-             {"lina", 2},       {"fsmoe", 2}, {"mast", 2},  {"auto", 1}};
+} lines[] = {{"sequential", 1}, {"laer", 1}, {"tutel", 2}, {"pipemoe", 4}, {"auto", 1}};
 enum { CONTENDERS = sizeof lines / sizeof *lines };
 
 struct contender {
@@ -105,12 +104,12 @@ enum mt_status mt_bench_lanes(struct mt_comm *comm, const struct mt_config *conf
       struct contender *c = &contender[i];
       struct mt_spread step = mt_spread_of(c->step_s, steps);
       sequential = i ? sequential : step.median;
-      mt_info("%-11s %6d %9.4f %10.4f %10.4f %9.3f %9.4f %9.4f %9.4f", lines[i].policy, c->step->plan.degree[0],
+      mt_info("%-11s %6d %9.4f %10.4f %10.4f %9.3f %9.4f %9.4f %9.4f", lines[i].policy, c->step->course.plan.degree[0],
               step.median, step.quarter, step.three_quarters, sequential / step.median,
               mt_spread_of(c->exposed_s, steps).median, mt_spread_of(c->bound_s, steps).median, c->step->predicted_s);
     }
     mt_info("auto runs %s",
-            contender[CONTENDERS - 1].step->beside ? "communication beside computing" : "one after the other");
+            contender[CONTENDERS - 1].step->course.beside ? "communication beside computing" : "one after the other");
   }
   for (int i = 0; i < CONTENDERS; i++)
     close_contender(&contender[i]);

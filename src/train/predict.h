@@ -2,22 +2,24 @@
  * simulate`, which replays it under every published schedule. No MPI; clusters may be made up, of thousands of devices.
  *
  * The costs count what dominates: matrix products at the ranks' measured speed (the slowest counts), bytes over the
- * busiest uplink and within nodes, latencies of messages, and copies at memory's speed. Routing is taken as balanced.
- */
+ * busiest uplink and within nodes, latencies of messages, and copies at memory's speed. Routing is taken as balanced. What
+ * steps were measured to take beside that (cluster->learnt, schedule/observe.h) is put upon it. */
 #ifndef MT_PREDICT_H
 #define MT_PREDICT_H
 #include "base/config.h"
 #include "schedule/scheme.h"
 #include "topology/cluster.h"
 
-/* layer: [num_hidden_layers], becomes shape's; must outlive it. Pure; MT_USAGE, said once, if parallel.slots does not
+/* dense: [num_hidden_layers], becomes shape's; must outlive it. Pure; MT_USAGE, said once, if parallel.slots does not
  * fit. */
-enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluster *cluster, struct mt_shape_layer *layer,
+enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluster *cluster, unsigned char *dense,
                           struct mt_shape *shape, struct mt_costs *costs);
-/* The plan that a training step runs, from schedule.policy and schedule.degree; *scheme: whose it is; *costs: what it
- * was chosen by. Alone, a rank computes one thing after the other. Pure, the same on all ranks. */
-struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_cluster *cluster, enum mt_scheme *scheme,
-                               struct mt_costs *costs);
+/* The plan that a training step runs, from schedule.policy, at this degree (0 = what costs least); *scheme: whose it is;
+ * *costs: what it was chosen by. Alone, a rank computes one thing after the other. Pure. */
+struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_cluster *cluster, int degree,
+                               enum mt_scheme *scheme, struct mt_costs *costs);
+/* Costs as if nothing had been learnt. Pure. */
+struct mt_costs mt_predict_costs(const struct mt_config *config, const struct mt_cluster *cluster);
 /* What a plan has to do with memory. */
 struct mt_step_size {
   int64_t task_bytes; /* of the tasks of a step and of an evaluation */

@@ -251,5 +251,6 @@ void mt_session_close(struct mt_session *session)
   mt_free(session->from.path);
   mt_free(session->from.remark);
   mt_free(session->from.layout);
+  mt_free(session->from.schedule);
   *session = (struct mt_session){0};
 }

@@ -124,24 +124,25 @@ static char *progress_text(const struct mt_comm *comm, const struct mt_model *mo
 }
 
 enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
-                             const struct mt_progress *progress, int64_t *bytes, double *seconds)
+                             const struct mt_progress *progress, const char *schedule, int64_t *bytes, double *seconds)
 {
   double start = mt_time();
   struct mt_checkpoint checkpoint = describe(model, 1);
   checkpoint.step = progress->step;
   checkpoint.tokens = progress->tokens;
-  struct mt_text text[4] = {[3] = {"/state/layout", print_free(layout_json(comm, model))}};
+  struct mt_text text[5] = {[3] = {"/state/layout", print_free(layout_json(comm, model))}};
   if (comm->rank == 0) { /* whose texts count */
     text[0] = (struct mt_text){"/config/ini", mt_config_print(config)};
     text[1] = (struct mt_text){"/state/progress", progress_text(comm, model, progress)};
     text[2] = (struct mt_text){"/state/cluster", print_free(mt_cluster_to_json(comm->cluster))};
-    checkpoint.ntext = 4;
+    text[4] = (struct mt_text){"/state/schedule", mt_strdup(schedule)};
+    checkpoint.ntext = 5;
   }
   checkpoint.text = text;
   char *dir = mt_state_dir(config);
   enum mt_status status = mt_checkpoint_save(comm, dir, (int)config->checkpoint.keep, &checkpoint, bytes);
   mt_free(dir);
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 5; i++)
     mt_free(text[i].text);
   describe_free(&checkpoint);
   *seconds = mt_time() - start;
@@ -249,6 +250,7 @@ static enum mt_status check_state(struct mt_comm *comm, const struct mt_config *
         match = mt_measured_same(comm->cluster, cluster);
       else if (match)
         mt_measured_copy(comm->cluster, cluster);
+      comm->cluster->learnt = cluster->learnt; /* factors are worth something elsewhere too */
       mt_cluster_free(cluster);
     }
     mt_json_free(json);
@@ -293,7 +295,9 @@ static enum mt_status read_state(struct mt_comm *comm, const struct mt_config *c
   mt_bcast(comm, &told, sizeof told, 0);
   mt_measured_share(comm);
   mt_free(resume->layout);
+  mt_free(resume->schedule);
   resume->layout = mt_strdup(mt_checkpoint_text(&file, "/state/layout"));
+  resume->schedule = mt_strdup(mt_checkpoint_text(&file, "/state/schedule"));
   mt_checkpoint_free_texts(&file);
   resume->progress = told.progress;
   resume->same = (int)told.same;

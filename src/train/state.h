@@ -17,9 +17,9 @@ struct mt_progress {
 
 /* The folder of checkpoints: checkpoint.dir, or RUN/checkpoints. The caller frees. */
 char *mt_state_dir(const struct mt_config *config);
-/* Saves model, moments and progress. *bytes and *seconds tell size and time. Collective; MT_FAILED, said once, agreed. */
+/* Saves model, moments, progress and, as text, the schedule (mt_step_schedule). *bytes and *seconds tell size and time. Collective; MT_FAILED, said once, agreed. */
 enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
-                             const struct mt_progress *progress, int64_t *bytes, double *seconds);
+                             const struct mt_progress *progress, const char *schedule, int64_t *bytes, double *seconds);
 /* What checkpoint.resume names. */
 struct mt_resume {
   char *path;      /* NULL = start from initial weights; owned by the caller of mt_state_find */
@@ -29,6 +29,7 @@ struct mt_resume {
   enum mt_sharding sharding; /* what auto came to */
   char *remark;    /* rank 0: what to say of the file if it is taken, after "; "; NULL = nothing; owned like path */
   char *layout;    /* /state/layout of the file; owned like path */
+  char *schedule;  /* /state/schedule, likewise; NULL = it has none */
   int same;        /* 1: ranks, places, slots and settings match, so that training goes on bit for bit */
 };
 /* Finds the checkpoint that checkpoint.resume names and reads its state; its configuration must describe the same model

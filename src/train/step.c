@@ -5,6 +5,7 @@
 #include "train/optimizer.h"
 #include "train/pass.h"
 #include "train/predict.h"
+#include "train/step_plan.h"
 #include <math.h>
 #include <string.h>
 
@@ -75,6 +76,12 @@ static void do_adopt(void *self, const struct mt_task *task)
   (void)task;
   struct mt_step *step = self;
   step->result.relayout = mt_relayout_adopt(step->model->moe->relayout);
+}
+
+static void do_reduce(void *self, const struct mt_task *task)
+{
+  (void)task;
+  mt_model_reduce(((struct mt_step *)self)->model);
 }
 
 /* One rank says what was not finite: the first that saw it in an activation, else the first that has it in a gradient, else
@@ -181,18 +188,19 @@ static void do_publish(void *self, const struct mt_task *task)
 /* What a step does around the passes over the model. */
 static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
     [MT_TASK_BATCH] = do_batch,   [MT_TASK_EMBED_BACK] = do_embed_back, [MT_TASK_PLAN] = do_plan,
-    [MT_TASK_TELL] = do_tell,     [MT_TASK_NORM] = do_norm,             [MT_TASK_STATISTICS] = do_statistics,
-    [MT_TASK_ADOPT] = do_adopt,   [MT_TASK_UPDATE] = do_update,         [MT_TASK_PUBLISH] = do_publish,
+    [MT_TASK_TELL] = do_tell,     [MT_TASK_REDUCE] = do_reduce,         [MT_TASK_NORM] = do_norm,
+    [MT_TASK_ADOPT] = do_adopt,   [MT_TASK_UPDATE] = do_update,         [MT_TASK_STATISTICS] = do_statistics,
+    [MT_TASK_PUBLISH] = do_publish,
 };
 
-static void build_tasks(struct mt_step *step)
+void mt_step_build(struct mt_step *step)
 {
   struct mt_model *model = step->model;
-  step->plan = mt_predict_plan(model->config, step->comm->cluster, &step->scheme, &step->costs);
-  if (model->moe)
-    mt_moe_cut(model->moe, step->plan.degree[0], mt_predict_overlaps(model->config, step->comm->cluster));
-  step->forward = mt_pass_tasks(model, &step->plan, &step->costs, 1, 0);
-  step->tasks = mt_pass_tasks(model, &step->plan, &step->costs, (int)step->batch.nmicro, 1);
+  mt_tasks_free(&step->tasks);
+  mt_tasks_free(&step->forward);
+  mt_free(step->span);
+  step->forward = mt_pass_tasks(model, &step->course.plan, &step->costs, 1, 0);
+  step->tasks = mt_pass_tasks(model, &step->course.plan, &step->costs, (int)step->batch.nmicro, 1);
   for (int i = 0; i < step->tasks.n; i++) {
     struct mt_task *task = &step->tasks.task[i];
     if (!run_of[task->kind])
@@ -200,36 +208,13 @@ static void build_tasks(struct mt_step *step)
     task->run = run_of[task->kind];
     task->self = step;
   }
-  step->predicted_s = 1e-9 * (double)mt_simulate(&step->tasks, &step->costs, NULL).total_ns;
   step->span = MT_ZNEW(MT_TAG_PLAN, struct mt_span, step->tasks.n);
-  /* Else in the list's order, which is the same. A device with memory of its own takes orders from one thread. */
-  if (!step->plan.serial && step->comm->threaded && model->device->host == model->device)
-    step->executor = mt_executor_new();
-  step->beside = step->executor != NULL;
-}
-
-/* What overlaps gains where links are slow and costs where cores are few, and no prediction knows how busy they are: so with
- * auto the first steps after the first take turns, and the faster way stays. The bits are the same either way. */
-static void try_both(struct mt_step *step, double step_s)
-{
-  enum { TRIALS = 4 };
-  if (!step->executor || strcmp(step->config->schedule.policy, "auto") || step->tried > TRIALS)
-    return;
-  double *best = &step->tried_s[step->beside];
-  if (step->tried)
-    *best = *best == 0 || step_s < *best ? step_s : *best;
-  step->beside = (int)(step->tried % 2);
-  if (step->tried++ < TRIALS)
-    return;
-  step->beside = step->tried_s[1] <= step->tried_s[0];
-  mt_info("schedule: a step takes %.3g s with communication beside computing, %.3g s one after the other: %s", step->tried_s[1],
-          step->tried_s[0], step->beside ? "beside" : "one after the other");
 }
 
 /* Returns the seconds in which this rank's computing waited for communication. */
 static double run_tasks(struct mt_step *step, const struct mt_tasks *tasks, struct mt_task_times *times, struct mt_span *span)
 {
-  if (!step->beside) {
+  if (!step->course.beside) {
     mt_tasks_run(tasks, times, span);
     return times->lane_s[MT_LANE_INTRA] + times->lane_s[MT_LANE_INTER];
   }
@@ -255,7 +240,10 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->result.load = MT_ZNEW(MT_TAG_PLAN, double, nmoe);
   step->most_rows = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
-  build_tasks(step);
+  /* A device with memory of its own takes orders from one thread. */
+  if (mt_predict_overlaps(config, comm->cluster) && comm->threaded && model->device->host == model->device)
+    step->executor = mt_executor_new();
+  mt_step_plan_begin(step);
   return step;
 }
 
@@ -265,6 +253,7 @@ void mt_step_free(struct mt_step *step)
     return;
   mt_executor_free(step->executor);
   mt_free(step->span);
+  mt_free(step->observed);
   mt_tasks_free(&step->tasks);
   mt_tasks_free(&step->forward);
   mt_part_free(&step->batch.share);
@@ -312,8 +301,10 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   mt_max_int(step->comm, counts, 3);
   result->mem_bytes = counts[0];
   result->growths = counts[1];
-  try_both(step, result->step_s);
   result->source = (enum mt_status)counts[2];
+  result->predicted_s = step->predicted_s;
+  result->schedule = NULL;
+  mt_step_plan_turn(step);
   return result;
 }
 

@@ -8,15 +8,24 @@
 #define MT_STEP_H
 #include "model/model.h"
 #include "schedule/executor.h"
+#include "schedule/observe.h"
 #include "schedule/scheme.h"
 #include "schedule/trace.h"
 #include "train/batch.h"
+#include "train/replan.h"
 
 /* Gives the tokens of sequence number `position` (over the whole run): token[T + 1]. A failure is the source's to say and
  * to remember; the step goes on with zeros, and the loop agrees afterwards. Local. */
 struct mt_source {
   enum mt_status (*read)(void *self, int64_t position, int32_t *token);
   void *self;
+};
+
+/* That another plan is in force from the next step on. */
+struct mt_schedule_report {
+  const char *why;
+  int settled;     /* 0: it is being tried */
+  double before_s; /* measured, of the step before */
 };
 
 /* What a step came to; equal on all ranks. */
@@ -35,6 +44,8 @@ struct mt_step_result {
   int64_t *per_expert;  /* [nmoe, E], borrowed from the model: rows of each expert */
   double experts_s;     /* of step_s: the MoE layers behind the gate and back, of the slowest rank */
   double exposed_s;     /* of step_s: in which nothing was computed, waiting for communication; of the slowest rank */
+  double predicted_s;   /* what step_s should have been */
+  const struct mt_schedule_report *schedule; /* owned by the step; NULL = it stays */
   const struct mt_relayout_report *relayout; /* what was adopted for the next step, borrowed; NULL = nothing was planned */
   int64_t dropped;      /* picks beyond moe.capacity_factor, all layers */
   enum mt_status source; /* agreed status of reading */
@@ -46,14 +57,15 @@ struct mt_step {
   const struct mt_config *config;
   struct mt_source source;
   struct mt_batch batch;   /* owned */
-  struct mt_plan plan;     /* how its tasks are cut and ordered */
-  enum mt_scheme scheme;   /* whose plan it is */
-  struct mt_costs costs;   /* by which it was chosen */
-  double predicted_s;      /* what it comes to by them */
+  struct mt_course course; /* how its tasks are cut, ordered and run */
+  struct mt_costs costs;   /* by what is known */
+  double predicted_s;      /* what the next one comes to by them */
   struct mt_executor *executor; /* owned; NULL: tasks run one after the other */
-  int beside;              /* 1: by the executor, 0: in list order all the same */
-  int64_t tried;           /* schedule.policy = auto: steps so far; the first ones try both */
-  double tried_s[2];       /* shortest step, by `beside` */
+  struct mt_replan replan;
+  struct mt_course tried[MT_ROUNDS], before; /* of a trial; what was in force before it */
+  struct mt_observed *observed;              /* owned; in a trial */
+  double fit_error;        /* of what a trial taught, rank 0's */
+  struct mt_schedule_report report;
   struct mt_tasks tasks;   /* the whole step */
   struct mt_span *span;    /* [tasks.n], owned: when each ran on this rank in the last step, since its begin */
   struct mt_tasks forward; /* one micro-step without backward, for evaluation */
@@ -71,10 +83,12 @@ struct mt_step {
   struct mt_step_result result;
 };
 
-/* Builds the tasks. Local. `source` is copied. */
+/* Chooses a plan and builds the tasks. Collective. `source` is copied. */
 struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
                             struct mt_source source);
 void mt_step_free(struct mt_step *step);
+/* Makes the task lists of the plan in force (step_plan.c), instead of those before. Local. */
+void mt_step_build(struct mt_step *step);
 /* Runs step `number` (from 1) whose first sequence is number `first` of the run: forward, backward, update. Collective.
  * The result is borrowed until the next call. */
 const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, int64_t first);

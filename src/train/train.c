@@ -8,6 +8,7 @@
 #include "io/runlog.h"
 #include "train/data.h"
 #include "train/session.h"
+#include "train/step_plan.h"
 #include "train/valid.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -62,6 +63,7 @@ struct run {
   int64_t first_step;    /* last step before this process */
   int64_t saved;         /* last step that has a checkpoint */
   struct mt_trace trace; /* rank 0's */
+  struct mt_course said; /* the plan that was said to be in force last */
 };
 
 static mt_json *event(const char *name)
@@ -87,8 +89,6 @@ static void log_start(struct run *run)
   for (int r = 0; r < run->comm->size; r++)
     mt_json_push(shares, mt_json_integer(mt_part_count(&run->step->batch.share, r)));
   mt_json_set(json, "shares", shares);
-  mt_json_set(json, "schedule", mt_json_string(mt_scheme_name(run->step->scheme)));
-  mt_json_set(json, "degree", mt_json_integer(run->step->plan.degree[0]));
   mt_json_set(json, "exchange", mt_json_string(session->model->moe ? mt_exchange_name(session->model->moe->exchange) : "none"));
   mt_runlog_write(run->log, json);
 }
@@ -110,8 +110,6 @@ static void say_start(const struct run *run)
   mt_info("global batch %lld sequences of %lld tokens, %lld to %lld a rank, %lld micro-steps; %lld training samples",
           (long long)run->config->train.global_batch, (long long)run->config->data.seq_length, (long long)least, (long long)most,
           (long long)run->step->batch.nmicro, (long long)mt_tokens_samples(run->train.tokens));
-  mt_info("schedule: %s, %d chunk%s of tokens; predicted %.3g s a step", mt_scheme_name(run->step->scheme),
-          run->step->plan.degree[0], run->step->plan.degree[0] > 1 ? "s" : "", run->step->predicted_s);
   if (session->from.path)
     mt_info("resuming %s after step %lld (%s)", session->from.path, (long long)session->progress.step,
             session->from.same ? "the same ranks and places: goes on bit for bit"
@@ -123,6 +121,58 @@ static void say_start(const struct run *run)
     mt_info("layouts: static at first; the checkpoint has none for these ranks and slots");
   if (!session->from.path)
     mt_info("starting from initial weights, seed %lld", (long long)run->config->train.seed);
+}
+
+/* That a plan is in force from the next step on; the ones under trial for the log alone. */
+static void log_schedule(struct run *run, const struct mt_schedule_report *report)
+{
+  const struct mt_step *step = run->step;
+  const struct mt_course *course = &step->course;
+  const int degree = course->plan.degree[0];
+  if (!report)
+    return;
+  mt_json *json = event("schedule");
+  mt_json_set(json, "step", mt_json_integer(run->session.progress.step));
+  mt_json_set(json, "policy", mt_json_string(mt_scheme_name(course->scheme)));
+  mt_json_set(json, "chunks", mt_json_integer(course->plan.chunks));
+  mt_json_set(json, "degree", mt_json_integer(degree));
+  mt_json_set(json, "beside", mt_json_boolean(course->beside));
+  mt_json_set(json, "predicted_s", mt_json_real(step->predicted_s));
+  if (report->before_s > 0)
+    mt_json_set(json, "measured_s", mt_json_real(report->before_s));
+  mt_json_set(json, "why", mt_json_string(report->why));
+  mt_json_set(json, "trial", mt_json_boolean(!report->settled));
+  if (run->comm->cluster->learnt.n)
+    mt_json_set(json, "fit_error", mt_json_real(step->fit_error));
+  mt_runlog_write(run->log, json);
+  if (!report->settled || !memcmp(&run->said, course, sizeof *course))
+    return;
+  run->said = *course;
+  char before[48] = "";
+  if (report->before_s > 0)
+    snprintf(before, sizeof before, ", measured so far %.3g s", report->before_s);
+  mt_info("schedule: %s, %d chunk%s of tokens, %s; predicted %.3g s a step%s (%s)", mt_scheme_name(course->scheme), degree,
+          degree > 1 ? "s" : "", course->beside ? "communication beside computing" : "one after the other", step->predicted_s,
+          before, report->why);
+}
+
+/* What is known of the cluster, for `motley simulate` and `motley plan`. A file that cannot be written costs nothing but
+ * itself. */
+static void write_cluster(const struct run *run)
+{
+  if (run->comm->rank != 0)
+    return;
+  char *path = mt_format("%s/cluster.json", run->config->log.dir);
+  mt_json *json = mt_cluster_to_json(run->comm->cluster);
+  char *text = mt_json_print(json, 2);
+  FILE *file = fopen(path, "w");
+  int failed = !file || fputs(text, file) < 0 || fputc('\n', file) < 0;
+  failed |= file && fclose(file);
+  if (failed)
+    mt_warn("%s: cannot be written: %s", path, strerror(errno));
+  mt_free(text);
+  mt_json_free(json);
+  mt_free(path);
 }
 
 /* Other data under the same names go unnoticed otherwise. One rank looks. */
@@ -179,7 +229,8 @@ static void log_step(struct run *run, const struct mt_step_result *result)
   mt_json_set(times, "inter", mt_json_real(result->lane_s[MT_LANE_INTER]));
   mt_json_set(times, "wait", mt_json_real(result->wait_s));
   mt_json_set(times, "exposed", mt_json_real(result->exposed_s));
-  mt_json_set(times, "predicted", mt_json_real(run->step->predicted_s));
+  mt_json_set(times, "predicted", mt_json_real(result->predicted_s));
+  mt_json_set(times, "error", mt_json_real((result->step_s - result->predicted_s) / result->step_s));
   mt_json_set(json, "time", times);
   mt_json_set(json, "mem_bytes", mt_json_integer(result->mem_bytes));
   mt_json_set(json, "growths", mt_json_integer(result->growths));
@@ -247,7 +298,15 @@ static enum mt_status save(struct run *run)
     return MT_OK;
   int64_t bytes = 0;
   double seconds;
-  enum mt_status status = mt_state_save(run->comm, run->session.model, run->config, &run->session.progress, &bytes, &seconds);
+  mt_step_before_save(run->step);
+  const struct mt_schedule_report *report = run->step->result.schedule;
+  char *schedule = mt_step_schedule(run->step);
+  enum mt_status status = mt_state_save(run->comm, run->session.model, run->config, &run->session.progress, schedule, &bytes,
+                                        &seconds);
+  mt_free(schedule);
+  mt_step_after_save(run->step, status == MT_OK);
+  if (status == MT_OK)
+    log_schedule(run, report);
   mt_json *json = event("checkpoint");
   mt_json_set(json, "step", mt_json_integer(run->session.progress.step));
   mt_json_set(json, "complete", mt_json_boolean(status == MT_OK));
@@ -312,6 +371,10 @@ static enum mt_status loop(struct run *run)
     log_step(run, result);
     trace_step(run);
     log_relayout(run, result);
+    if (result->schedule) {
+      log_schedule(run, result->schedule);
+      write_cluster(run);
+    }
     int last = progress->step == config->train.steps;
     if (run->valid.n && config->train.valid_interval > 0 && (last || progress->step % config->train.valid_interval == 0)) {
       enum mt_status status = mt_valid_run(run->step, &run->valid, config, run->log, progress->step);
@@ -363,8 +426,14 @@ enum mt_status mt_train_run(struct mt_comm *comm, const struct mt_config *config
   if (status == MT_OK) {
     run.step = mt_step_new(comm, run.session.model, config, mt_data_source(&run.train));
     mark_data(&run);
+    const struct mt_resume *from = &run.session.from;
+    int resumed = from->path && from->same && mt_step_resume(run.step, from->schedule);
     log_start(&run);
     say_start(&run);
+    const char *why = resumed      ? "as the checkpoint has it"
+                      : from->path ? "planned anew; the checkpoint's costs as a hint"
+                                   : "start";
+    log_schedule(&run, &(struct mt_schedule_report){why, 1, 0});
     if (run.session.progress.step >= config->train.steps)
       mt_info("nothing to do: train.steps is %lld; raise it to train further", (long long)config->train.steps);
     else

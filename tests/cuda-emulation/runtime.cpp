@@ -313,15 +313,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void **result, size_t bytes)
+/* Memory comes at once and in no order with work: kernels/cuda waits where it allocates. */
+cudaError_t cudaMallocAsync(void **result, size_t bytes, cudaStream_t)
 {
   return allocate(result, bytes, 1);
 }
 
-/* A GPU's waits for all streams first; nobody should need that. */
-cudaError_t cudaFree(void *memory)
+cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
 {
-  return release(memory, 1);
+  emulated_enqueue(stream, nullptr, [memory]() { release(memory, 1); });
+  return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
