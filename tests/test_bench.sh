@@ -29,6 +29,20 @@ done
 table "router  *forward" 1 1
 table "router  *dx, dw" 1 1
 says 1 "^micro-batch: [0-9.]* s  [0-9.]* GFLOP/s; sgemm [0-9.]* s  [0-9.]* GFLOP/s; ratio [0-9.]*$"
+say "the least that there is shows in figures, not in zeros"
+config gpt2 "model.hidden_size = 2" "model.num_attention_heads = 1" "model.intermediate_size = 1" "model.num_local_experts = 2" \
+  "model.max_position_embeddings = 1" "train.micro_batch = 1" "train.global_batch = 1" "data.seq_length = 1" >least.ini
+run 0 1 bench gemm least.ini --set bench.seconds=0
+for product in "q, k, v" "attention output" "experts in" "experts out"; do
+  for part in forward dx dw; do
+    table "$product  *$part" 1 1
+  done
+done
+is "figures of the micro-batch" "$(sed -n 's/^micro-batch: //p' out | tr ' ' '\n' | awk '/^[0-9.]+$/ && $1 > 0' | wc -l | tr -d ' ')" 5
+run 0 1 bench step least.ini
+is "zeros of a step" "$(grep -c '^step 0.0* s\|^sgemm .* 0.0* s\|: step 0.0* s' out)" 0
+rm -rf run
+
 say "of a dense model, on two ranks"
 config gpt2 "model.num_local_experts = 0" "model.num_experts_per_tok = -" \
   "parallel.layout = -" "parallel.shard_sizes = -" >dense.ini

@@ -61,9 +61,9 @@ static void report(const struct bench *b, const struct mt_spread *spread, int ti
   for (int pass = FORWARD; pass <= BACKWARD; pass++) {
     const struct mt_spread *s = &spread[pass];
     double compute = flop[pass] / flops, memory = bytes[pass] / rate, bound = fmax(compute, memory);
-    mt_info("%-10s %10.4f %10.2f %10.0f %10.0f %10.0f %10.1f %10.0f %8s %7.3f", name[pass], flop[pass] * 1e-9,
-            bytes[pass] / 1048576, 1e6 * s->median, 1e6 * s->quarter, 1e6 * s->three_quarters,
-            flop[pass] * 1e-9 / s->median, 1e6 * bound, compute < memory ? "memory" : "FLOP", bound / s->median);
+    mt_info("%-10s %10.*f %10.*f %10.*f %10.*f %10.*f %10.*f %10.*f %8s %7.3f", name[pass], MT_SHOWN(flop[pass] * 1e-9),
+            MT_SHOWN(bytes[pass] / 1048576), MT_SHOWN(1e6 * s->median), MT_SHOWN(1e6 * s->quarter),
+            MT_SHOWN(1e6 * s->three_quarters), MT_SHOWN(flop[pass] * 1e-9 / s->median), MT_SHOWN(1e6 * bound), compute < memory ? "memory" : "FLOP", bound / s->median);
   }
 }
 

@@ -222,10 +222,10 @@ static void report(const struct bench *b, const struct traffic traffic[NALGORITH
       snprintf(versus, sizeof versus, "%.2f", took[FLAT].median / median);
       snprintf(predicted, sizeof predicted, "%.0f", 1e6 * t->predicted_s);
     }
-    mt_info("  %-17s %6.0f %11.1f %6.0f %11.1f %10.0f %10.0f %10.0f %8.2f %11s %12s", algorithms[a].name,
+    mt_info("  %-17s %6.0f %11.1f %6.0f %11.1f %10.*f %10.*f %10.*f %8.2f %11s %12s", algorithms[a].name,
             t->messages[MT_LEVEL_NET], t->bytes[MT_LEVEL_NET] / 1024, t->messages[MT_LEVEL_NODE],
-            t->bytes[MT_LEVEL_NODE] / 1024, 1e6 * median, 1e6 * took[a].quarter,
-            1e6 * took[a].three_quarters, bound > 0 ? median / bound : 0, versus, predicted);
+            t->bytes[MT_LEVEL_NODE] / 1024, MT_SHOWN(1e6 * median), MT_SHOWN(1e6 * took[a].quarter),
+            MT_SHOWN(1e6 * took[a].three_quarters), bound > 0 ? median / bound : 0, versus, predicted);
   }
 }
 

@@ -116,10 +116,10 @@ static void run_product(struct mt_comm *comm, struct bench *b, const struct mt_p
   for (int part = 0; part < parts; part++) {
     double flop = mt_product_flops(p) * (b->router && part == DX ? 2 : 1);
     double mine = spread[2 * part].median, theirs = spread[2 * part + 1].median;
-    mt_info("%-18s %-8s %6lld %8lld %8lld %8lld %10.3f %6d %11.1f %11.1f %7.3f", p->name,
+    mt_info("%-18s %-8s %6lld %8lld %8lld %8lld %10.*f %6d %11.*f %11.*f %7.3f", p->name,
             b->router && part == DX ? "dx, dw" : part_name[part], (long long)p->ngroup, (long long)rows,
-            (long long)p->in, (long long)p->out, flop * 1e-6, times, flop * 1e-9 / mine, flop * 1e-9 / theirs,
-            theirs / mine);
+            (long long)p->in, (long long)p->out, MT_SHOWN(flop * 1e-6), times, MT_SHOWN(flop * 1e-9 / mine),
+            MT_SHOWN(flop * 1e-9 / theirs), theirs / mine);
     seconds[0] += mine * p->times;
     seconds[1] += theirs * p->times;
     *flops += flop * p->times;
@@ -157,8 +157,9 @@ enum mt_status mt_bench_gemm(struct mt_comm *comm, const struct mt_config *confi
     }
     run_product(comm, &b, &p[i], config->bench.seconds, seconds, &flops);
   }
-  mt_info("micro-batch: %.4f s  %.1f GFLOP/s; %s %.4f s  %.1f GFLOP/s; ratio %.3f", seconds[0], flops * 1e-9 / seconds[0],
-          name, seconds[1], flops * 1e-9 / seconds[1], seconds[1] / seconds[0]);
+  mt_info("micro-batch: %.*f s  %.*f GFLOP/s; %s %.*f s  %.*f GFLOP/s; ratio %.3f", MT_SHOWN(seconds[0]),
+          MT_SHOWN(flops * 1e-9 / seconds[0]), name, MT_SHOWN(seconds[1]), MT_SHOWN(flops * 1e-9 / seconds[1]),
+          seconds[1] / seconds[0]);
   mt_params_free(&params);
   mt_free(arch.block);
   b.device->ops->close(b.device);

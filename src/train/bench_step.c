@@ -88,8 +88,9 @@ static void report(struct mt_step *step, const struct mt_product *p, int n, doub
   mt_info("%-18s %8s %8s %8s %8s %10s %10s %10s", "product", "n", "in", "out", "a step", "GFLOP", "alone s", "GFLOP/s");
   for (int i = 0; i < n; i++) {
     double seconds = mt_spread_of(gemm[i], REPEAT).median;
-    mt_info("%-18s %8lld %8lld %8lld %8.0f %10.1f %10.4f %10.1f", p[i].name, (long long)p[i].n, (long long)p[i].in,
-            (long long)p[i].out, p[i].times * (double)p[i].ngroup * mt_product_parts(&p[i]), flops(&p[i]) * 1e-9, seconds, flops(&p[i]) * 1e-9 / seconds);
+    mt_info("%-18s %8lld %8lld %8lld %8.0f %10.*f %10.*f %10.*f", p[i].name, (long long)p[i].n, (long long)p[i].in,
+            (long long)p[i].out, p[i].times * (double)p[i].ngroup * mt_product_parts(&p[i]), MT_SHOWN(flops(&p[i]) * 1e-9),
+            MT_SHOWN(seconds), MT_SHOWN(flops(&p[i]) * 1e-9 / seconds));
     total += seconds;
     total_flops += flops(&p[i]);
     if (!strcmp(p[i].name, "head")) {
@@ -113,11 +114,13 @@ static void report(struct mt_step *step, const struct mt_product *p, int n, doub
   const struct mt_spread spread = mt_spread_of(step_s, REPEAT);
   double seconds = spread.median, rest = mt_spread_of(without, REPEAT).median;
   double tokens = (double)config->train.global_batch * (double)config->data.seq_length;
-  mt_info("step %.4f s (%.4f to %.4f, median of %d)  %.0f tokens/s  %.1f GFLOP/s", seconds, spread.least, spread.most, REPEAT, tokens / seconds,
-          total_flops * 1e-9 / seconds);
-  mt_info("%s at the same shapes %.4f s  %.1f GFLOP/s", device->host == device ? "sgemm" : "cuBLAS", total, total_flops * 1e-9 / total);
-  mt_info("ratio %.3f  without the head %.3f (%.1f of %.1f GFLOP/s)", total / seconds, (total - head) / rest,
-          (total_flops - head_flops) * 1e-9 / rest, (total_flops - head_flops) * 1e-9 / (total - head));
+  mt_info("step %.*f s (%.*f to %.*f, median of %d)  %.0f tokens/s  %.*f GFLOP/s", MT_SHOWN(seconds), MT_SHOWN(spread.least),
+          MT_SHOWN(spread.most), REPEAT, tokens / seconds,
+          MT_SHOWN(total_flops * 1e-9 / seconds));
+  mt_info("%s at the same shapes %.*f s  %.*f GFLOP/s", device->host == device ? "sgemm" : "cuBLAS", MT_SHOWN(total),
+          MT_SHOWN(total_flops * 1e-9 / total));
+  mt_info("ratio %.3f  without the head %.3f (%.*f of %.*f GFLOP/s)", total / seconds, (total - head) / rest,
+          MT_SHOWN((total_flops - head_flops) * 1e-9 / rest), MT_SHOWN((total_flops - head_flops) * 1e-9 / (total - head)));
 }
 
 /* Steps that wait for each kernel, on this rank. */
@@ -129,7 +132,7 @@ static void report_kernels(struct mt_step *step, int64_t number)
   for (int i = 0; i < TIMED; i++)
     whole += mt_step_run(step, number + i, (number + i) * step->config->train.global_batch)->step_s / TIMED;
   struct mt_timed timed = mt_timed_end(device);
-  mt_info("a step by kernel, each waited for (%s, rank 0): %.4f s", device->name, whole);
+  mt_info("a step by kernel, each waited for (%s, rank 0): %.*f s", device->name, MT_SHOWN(whole));
   for (int k = 0; k < timed.n; k++) {
     double seconds = timed.kernel[k].seconds / TIMED;
     sum += seconds;
@@ -159,7 +162,7 @@ enum mt_status mt_bench_step(struct mt_comm *comm, const struct mt_config *confi
     memcpy(kind[r], step->times.kind_s, sizeof kind[r]);
     for (int i = 0; i < n; i++)
       gemm[i][r] = gemm_seconds(session.device, &p[i], &o);
-    mt_info("  %d of %d: step %.4f s, %.0f tokens/s", r + 1, REPEAT, step_s[r], tokens / step_s[r]);
+    mt_info("  %d of %d: step %.*f s, %.0f tokens/s", r + 1, REPEAT, MT_SHOWN(step_s[r]), tokens / step_s[r]);
   }
   report(step, p, n, gemm, step_s, head_s, kind);
   report_kernels(step, REPEAT + 3);

@@ -81,9 +81,9 @@ static void measure(struct mt_comm *comm, const struct mt_config *config, double
           "x bound");
   for (int i = 0; i < NRUN; i++) {
     const struct traffic *t = &traffic[i];
-    mt_info("  %-17s %6.0f %11.1f %6.0f %11.1f %10.0f %10.0f %10.0f %8.2f", name[i], t->messages[MT_LEVEL_NET],
+    mt_info("  %-17s %6.0f %11.1f %6.0f %11.1f %10.*f %10.*f %10.*f %8.2f", name[i], t->messages[MT_LEVEL_NET],
             t->bytes[MT_LEVEL_NET] / 1024, t->messages[MT_LEVEL_NODE], t->bytes[MT_LEVEL_NODE] / 1024,
-            1e6 * spread[i].median, 1e6 * spread[i].quarter, 1e6 * spread[i].three_quarters,
+            MT_SHOWN(1e6 * spread[i].median), MT_SHOWN(1e6 * spread[i].quarter), MT_SHOWN(1e6 * spread[i].three_quarters),
             bound > 0 ? spread[i].median / bound : 0);
   }
 }

@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "comm/measure.h"
 
-enum { MOST_TIMES = 101, LEAST_TIMES = 5, MOST_IN_A_ROW = 32 };
+enum { MOST_TIMES = 101, LEAST_TIMES = 5, MOST_IN_A_ROW = 1 << 14 };
 static const double LONG_ENOUGH = 3e-3; /* seconds of what is timed at once */
 
 struct mt_spread mt_spread_of(double *x, int n)
@@ -25,18 +25,35 @@ static double time_once(struct mt_comm *comm, void (*run)(void *, int), void *se
   return (mt_time() - start) / in_a_row;
 }
 
+/* How many calls in a row take long enough, and the seconds that they take. The first call, with cold caches, tells too
+ * little: a row grows until it is measured to be long enough. */
+static double find_row(struct mt_comm *comm, void (*run)(void *, int), void *self, int which, int *in_a_row)
+{
+  for (int n = 1;;) {
+    double took = n * time_once(comm, run, self, which, n);
+    mt_max(comm, &took, 1);
+    *in_a_row = n;
+    if (took >= LONG_ENOUGH || n == MOST_IN_A_ROW)
+      return took;
+    n = (int)fmin(MOST_IN_A_ROW, fmax(2 * n, ceil(n * LONG_ENOUGH / fmax(took, 1e-9))));
+  }
+}
+
+int mt_digits(double x)
+{
+  int digits = 1;
+  for (double shown = 10 * x; digits < 9 && shown > 0 && shown < 999.5; shown *= 10)
+    digits++;
+  return digits;
+}
+
 int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self, int which), void *self,
              struct mt_spread *spread)
 {
-  double first[n], all = 0;
+  double all = 0;
   int in_a_row[n];
   for (int i = 0; i < n; i++)
-    first[i] = time_once(comm, run, self, i, 1);
-  mt_max(comm, first, n);
-  for (int i = 0; i < n; i++) {
-    in_a_row[i] = (int)fmax(1, fmin(MOST_IN_A_ROW, ceil(LONG_ENOUGH / first[i])));
-    all += in_a_row[i] * first[i];
-  }
+    all += find_row(comm, run, self, i, &in_a_row[i]);
   int times = (int)fmax(LEAST_TIMES, fmin(MOST_TIMES, seconds / all));
   double *took = MT_NEW(MT_TAG_PLAN, double, n *MOST_TIMES);
   for (int t = 0; t < times; t++)

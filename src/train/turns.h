@@ -19,6 +19,11 @@ struct mt_spread mt_spread_of(double *x, int n);
 int mt_turns(struct mt_comm *comm, double seconds, int n, void (*run)(void *self, int which), void *self,
              struct mt_spread *spread);
 
+/* Digits behind the point that show three of a number >= 0, from 1 to 9; and what "%.*f" takes, so that tiny cases do not show
+ * as zeros. x is looked at twice. Pure. */
+int mt_digits(double x);
+#define MT_SHOWN(x) mt_digits(x), (x)
+
 /* Milliseconds of processor that the calling thread has used. Local. */
 double mt_processor_ms(void);
 /* n numbers to compute with, normally distributed. The caller frees with mt_free. Local. */
