@@ -519,8 +519,12 @@ static enum mt_status run_on_ranks(const struct arguments *a, int *argc, char **
       status = measure(comm);
     if (!status && comm->rank == 0)
       print_cluster(comm->cluster, a->json);
+    char *nics = !status && !a->json ? mt_devices_nics(comm) : NULL;
     if (report && !a->json)
       fputs(report, stdout);
+    if (nics)
+      fputs(nics, stdout);
+    mt_free(nics);
     mt_free(report);
   }
   mt_comm_free(comm);

@@ -61,6 +61,7 @@ static const struct {
     {2, {"train.micro_batch=2", "parallel.sharding=owner"}},
     {3, {"train.micro_batch=1", "parallel.sharding=node", "parallel.wire=bf16"}},
     {3, {"train.micro_batch=1", "parallel.slots=4", "parallel.layout=laer"}},
+    {2, {"train.micro_batch=1", "schedule.policy=laer"}},
     {4, {"train.micro_batch=2", "parallel.slots=5", "parallel.layout=motley", "parallel.sharding=node"}},
     /* the last: other slots get the rows in every micro-step, so these grow even under forced balance */
     {3, {"train.micro_batch=1", "parallel.slots=5", "parallel.layout=random"}},

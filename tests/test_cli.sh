@@ -27,6 +27,7 @@ quiet() {
 }
 
 # --- without MPI: an mpirun that is not there must not matter, nor a launcher's environment
+machines=$(cd "$here" && cd "${srcdir-.}/tests/machines" && pwd)
 version=$("$motley" --version | head -n 1)
 case $version in "motley (motley) "[0-9]*) passed=$((passed + 1)) ;; *) fail "version: $version" ;; esac
 expect 0 "Open MPI" "$motley" --version; quiet
@@ -72,6 +73,9 @@ expect 0 "1 node, 1 rank" "$motley" topo
 expect 0 "" "$mpirun" -np 3 --bind-to none env MOTLEY_NODES=1,2 "$motley" topo --json
 [ "$(head -n 1 out)" = "{" ] && [ "$(tail -n 1 out)" = "}" ] || fail "not pure JSON"
 cp out discovered.json
+expect 0 "network card eno1 (PCI 0000:43:00.0, package 1)" env HWLOC_XMLFILE="$machines/gpus.xml" "$mpirun" -np 2 \
+  --bind-to none "$motley" topo
+[ "$(grep -c 'network card' out)" -eq 3 ] || fail "cards are not told of once a host"
 expect 0 "3 ranks" "$motley" topo --cluster discovered.json
 expect 2 "MOTLEY_NODES" env MOTLEY_NODES=1,1 "$mpirun" -np 3 --bind-to none "$motley" topo; once
 

@@ -169,6 +169,26 @@ START_TEST(test_locality)
 }
 END_TEST
 
+/* Network cards of that machine, with what the system calls them and where they are; not the disk on one of them. */
+START_TEST(test_nics)
+{
+  const char *dir = getenv("srcdir");
+  char path[1024];
+  snprintf(path, sizeof path, "%s/tests/machines/gpus.xml", dir ? dir : ".");
+  setenv("HWLOC_XMLFILE", path, 1);
+  struct mt_nic nic[4];
+  ck_assert_int_eq(mt_discover_nics(nic, 4), 3);
+  ck_assert_str_eq(nic[0].name, "ib0, mlx5_0");
+  ck_assert(nic[0].bus == 0x03 && nic[0].package == 0 && nic[0].numa == 0 && nic[0].mb_per_s == 15754);
+  ck_assert_str_eq(nic[1].name, "eno1");
+  ck_assert(nic[1].bus == 0x43 && nic[1].slot == 0 && nic[1].package == 1 && nic[1].numa == -1 && nic[1].mb_per_s == 0);
+  ck_assert_str_eq(nic[2].name, "");
+  ck_assert(nic[2].bus == 0x43 && nic[2].slot == 1 && nic[2].function == 0);
+  ck_assert_int_eq(mt_discover_nics(nic, 1), 1);
+  unsetenv("HWLOC_XMLFILE");
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("gpu");
@@ -178,6 +198,7 @@ int main(void)
   tcase_add_test(tests, test_visible);
   tcase_add_test(tests, test_wishes);
   tcase_add_test(tests, test_locality);
+  tcase_add_test(tests, test_nics);
   suite_add_tcase(suite, tests);
   return mt_test_run(suite);
 }

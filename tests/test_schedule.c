@@ -106,7 +106,7 @@ START_TEST(test_four_term_maximum)
                              .several = 1,
                              .grouped = 1,
                              .backward = 1,
-                             .layer_part = MT_WHOLE / 2};
+                             .layer = (struct mt_shape_layer[]){{0, MT_WHOLE / 2}, {0, MT_WHOLE / 2}}};
     struct mt_plan plan = {.chunks = 1, .degree = {r, r}, .gradient = MT_GRADIENT_WINDOW, .moe_window = MT_WHOLE};
     int64_t alone = four_terms(r, exchange, gather, scatter, experts, 0);
     int64_t formula = 3 * alone + four_terms(r, exchange, gather, scatter, experts, gradient) + gradient;
@@ -120,7 +120,7 @@ START_TEST(test_four_term_maximum)
 }
 END_TEST
 
-static struct mt_shape random_shape(unsigned char *dense)
+static struct mt_shape random_shape(struct mt_shape_layer *layer)
 {
   struct mt_shape shape = {.nlayer = (int)draw(1, 6),
                            .nmicro = (int)draw(1, 3),
@@ -134,9 +134,9 @@ static struct mt_shape random_shape(unsigned char *dense)
                            .backward = 1,
                            .gradient_bytes = draw(1, 100) * 1000000};
   for (int l = 0; l < shape.nlayer; l++)
-    dense[l] = draw(0, 3) == 0;
-  shape.dense = dense;
-  shape.layer_part = (int)draw(0, MT_WHOLE / shape.nlayer);
+    layer[l] = (struct mt_shape_layer){draw(0, 3) == 0, (int)draw(0, MT_WHOLE / (shape.nlayer + 1))};
+  shape.layer = layer;
+  shape.head_gradient = (int)draw(0, MT_WHOLE / (shape.nlayer + 1));
   return shape;
 }
 
@@ -190,7 +190,7 @@ static void check_work(const struct mt_shape *shape, const struct mt_tasks *task
                     kind == MT_TASK_UNSHARD_INTRA;
         ck_assert_int_eq(sum % MT_WHOLE, 0);
         ck_assert_int_le(sum, twice ? 3 * MT_WHOLE : MT_WHOLE);
-        int moe = l >= 0 && !shape->dense[l];
+        int moe = l >= 0 && !shape->layer[l].dense;
         if (kind == MT_TASK_EXPERTS || kind == MT_TASK_EXPERTS_BACK || kind == MT_TASK_DISPATCH ||
             kind == MT_TASK_COMBINE_BACK)
           ck_assert_int_eq(sum, moe ? MT_WHOLE : 0);
@@ -222,15 +222,19 @@ static void check_replay(const struct mt_shape *shape, const struct mt_tasks *ta
     *last = i;
     if (task->kind != MT_TASK_REDUCE)
       continue;
+    ck_assert_int_eq(task->from, sent);
     sent += task->part;
     int64_t ready = 0, layers = 0;
+    for (int j = 0; j < tasks->n; j++)
+      if (tasks->task[j].kind == MT_TASK_HEAD && tasks->task[j].micro == shape->nmicro - 1)
+        ready += span[j].end_ns <= span[i].start_ns ? shape->head_gradient : 0;
     for (int l = 0; l < shape->nlayer; l++) {
       int through = 1;
       for (int j = 0; j < tasks->n; j++)
         if (tasks->task[j].kind == MT_TASK_ATTENTION_BACK && tasks->task[j].layer == l &&
             tasks->task[j].micro == shape->nmicro - 1)
           through &= span[j].end_ns <= span[i].start_ns;
-      ready += through ? shape->layer_part : 0;
+      ready += through ? shape->layer[l].gradient : 0;
       layers += through;
     }
     if (layers == shape->nlayer)
@@ -242,8 +246,8 @@ static void check_replay(const struct mt_shape *shape, const struct mt_tasks *ta
 START_TEST(test_any_plan)
 {
   for (int i = 0; i < 400; i++) {
-    unsigned char dense[8];
-    struct mt_shape shape = random_shape(dense);
+    struct mt_shape_layer layer[8];
+    struct mt_shape shape = random_shape(layer);
     struct mt_costs costs = random_costs();
     struct mt_plan plan = random_plan(&shape);
     struct mt_tasks tasks = mt_plan_costed(&shape, &plan, &costs);
@@ -271,8 +275,8 @@ START_TEST(test_one_chunk_is_sequential)
 {
   static const enum mt_scheme schemes[] = {MT_SCHEME_TUTEL, MT_SCHEME_PIPEMOE, MT_SCHEME_COCONET};
   for (int i = 0; i < 100; i++) {
-    unsigned char dense[8];
-    struct mt_shape shape = random_shape(dense);
+    struct mt_shape_layer layer[8];
+    struct mt_shape shape = random_shape(layer);
     struct mt_costs costs = random_costs();
     shape.sharded = 0;
     for (int kind = 0; kind < MT_NTASK_KIND; kind++)
@@ -292,8 +296,8 @@ END_TEST
 START_TEST(test_auto_is_the_best)
 {
   for (int i = 0; i < 30; i++) {
-    unsigned char dense[8];
-    struct mt_shape shape = random_shape(dense);
+    struct mt_shape_layer layer[8];
+    struct mt_shape shape = random_shape(layer);
     struct mt_costs costs = random_costs();
     enum mt_scheme chosen = MT_SCHEME_AUTO;
     struct mt_plan plan = mt_scheme_choose(MT_SCHEME_AUTO, 0, &shape, &costs, &chosen);

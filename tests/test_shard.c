@@ -324,6 +324,50 @@ static void check_reshard(struct bench *b, const struct mt_layout *layout, int v
   mt_free(slot);
 }
 
+/* The same sums, whatever ranges they are formed in. A range's gradients come just before it is summed and go just after,
+ * as in a step, so what a call reads or writes besides would show. */
+static void check_ranges(struct bench *b, const struct mt_layout *layout, int version)
+{
+  enum { RANGES = 5 };
+  const int me = b->comm->rank;
+  struct dice dice = {(uint64_t)(version + 31 * b->length), 0};
+  float *piece = MT_NEW(MT_TAG_MISC, float, b->mine + 1),
+        *slot = MT_NEW(MT_TAG_MISC, float, b->nslot * b->stride + 1);
+  for (int e = 0; e < b->E; e++)
+    for (int64_t i = 0; i < count_of(b, e, me); i++)
+      piece[piece_at(b, e) + i] = before(e, first_of(b, e) + i);
+  piece[b->mine] = GAP;
+  for (int64_t i = 0; i <= b->nslot * b->stride; i++)
+    slot[i] = GAP;
+  int64_t bytes[MT_NLEVEL], expected, count, written = 0, allocated = mt_memory_allocations(), wrong = 0;
+  sent(b, NULL, NULL);
+  for (int64_t k = 0, end = b->length, first; k < RANGES; k++, end = first) {
+    first = k == RANGES - 1 ? 0 : (int64_t)roll(&dice, (int)end + 1); /* some are empty */
+    for (int j = 0; j < b->nslot; j++)
+      for (int64_t i = first; i < end; i++)
+        slot[j * b->stride + i] = gradient(version, layout->slot_first[me] + j, i);
+    mt_tree_reshard_range(b->tree, first, end, piece, slot, b->stride);
+    for (int j = 0; j < b->nslot; j++)
+      for (int64_t i = first; i < end; i++)
+        slot[j * b->stride + i] = GAP;
+    for (int64_t i = 0; i <= b->nslot * b->stride; i++)
+      written += slot[i] != GAP;
+  }
+  agree(b, mt_memory_allocations() - allocated, "ranges: allocations", version);
+  for (int e = 0; e < b->E; e++)
+    for (int64_t i = 0; i < count_of(b, e, me); i++) {
+      float want = summed(b, layout, version, e, first_of(b, e) + i);
+      wrong += memcmp(&piece[piece_at(b, e) + i], &want, sizeof want) != 0;
+    }
+  agree(b, wrong + (piece[b->mine] != GAP), "ranges: elements", version);
+  agree(b, written, "ranges: slots outside", version);
+  sent(b, bytes, NULL);
+  between_nodes(b, layout, &expected, &count);
+  ck_assert_int_eq(bytes[MT_LEVEL_NET], expected);
+  mt_free(piece);
+  mt_free(slot);
+}
+
 /* Plans, both ways. again = 1: memory is there but for staging, whose growths are counted. */
 static void check_layout(struct bench *b, const struct mt_layout *layout, int version, int again)
 {
@@ -337,6 +381,7 @@ static void check_layout(struct bench *b, const struct mt_layout *layout, int ve
   agree(b, mt_memory_allocations() - allocations, "planning the same: allocations", version);
   check_unshard(b, layout, version);
   check_reshard(b, layout, version);
+  check_ranges(b, layout, version);
 }
 
 static const int64_t lengths[] = {0, 1, 5, 1000, 4097};

@@ -168,34 +168,85 @@ static const char *describe(struct mt_place *place, int *here)
   return problem;
 }
 
-enum { DISPLAY = 0x03, NVIDIA = 0x10de };
+/* ---- what hangs on the bus ---- */
 
-void mt_discover_gpus(struct mt_gpu *gpu, int n)
+enum { DISPLAY = 0x03, NETWORK = 0x02, INFINIBAND = 0x0c06, NVIDIA = 0x10de };
+
+/* A topology with the cards of the bus, or with `names` also what the system calls them; NULL if there is none. */
+static hwloc_topology_t open_bus(int names)
 {
   hwloc_topology_t topology;
-  if (n == 0 || hwloc_topology_init(&topology) != 0)
-    return;
+  if (hwloc_topology_init(&topology) != 0)
+    return NULL;
   hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
   hwloc_topology_set_type_filter(topology, HWLOC_OBJ_GROUP, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
   hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
   hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
   hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (names)
+    hwloc_topology_set_type_filter(topology, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL);
   if (hwloc_topology_load(topology) == 0)
-    for (hwloc_obj_t pci = NULL; (pci = hwloc_get_next_pcidev(topology, pci));) {
-      const struct hwloc_pcidev_attr_s *at = &pci->attr->pcidev;
-      hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology, pci);
-      if (at->class_id >> 8 != DISPLAY || at->vendor_id != NVIDIA || !near || !near->cpuset)
-        continue;
-      struct mt_place place;
-      memset(&place, 0, sizeof place);
-      count_domains(topology, near->cpuset, &place);
-      for (int i = 0; i < n; i++)
-        if (gpu[i].domain == (int)at->domain && gpu[i].bus == at->bus && gpu[i].slot == at->dev && place.cores > 0) {
-          gpu[i].package = place.package;
-          gpu[i].numa = place.numa;
-        }
-    }
+    return topology;
   hwloc_topology_destroy(topology);
+  return NULL;
+}
+
+/* Sets package and numa to those of the cores near a card; 0 if none are. */
+static int locate(hwloc_topology_t topology, hwloc_obj_t card, int32_t *package, int32_t *numa)
+{
+  hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology, card);
+  struct mt_place place;
+  memset(&place, 0, sizeof place);
+  if (near && near->cpuset)
+    count_domains(topology, near->cpuset, &place);
+  if (place.cores < 1)
+    return 0;
+  *package = place.package;
+  *numa = place.numa;
+  return 1;
+}
+
+void mt_discover_gpus(struct mt_gpu *gpu, int n)
+{
+  hwloc_topology_t topology = n > 0 ? open_bus(0) : NULL;
+  if (!topology)
+    return;
+  for (hwloc_obj_t pci = NULL; (pci = hwloc_get_next_pcidev(topology, pci));) {
+    const struct hwloc_pcidev_attr_s *at = &pci->attr->pcidev;
+    if (at->class_id >> 8 != DISPLAY || at->vendor_id != NVIDIA)
+      continue;
+    for (int i = 0; i < n; i++)
+      if (gpu[i].domain == (int)at->domain && gpu[i].bus == at->bus && gpu[i].slot == at->dev)
+        locate(topology, pci, &gpu[i].package, &gpu[i].numa);
+  }
+  hwloc_topology_destroy(topology);
+}
+
+int mt_discover_nics(struct mt_nic *nic, int most)
+{
+  hwloc_topology_t topology = open_bus(1);
+  int n = 0;
+  for (hwloc_obj_t pci = NULL; topology && n < most && (pci = hwloc_get_next_pcidev(topology, pci));) {
+    const struct hwloc_pcidev_attr_s *at = &pci->attr->pcidev;
+    if (at->class_id >> 8 != NETWORK && at->class_id != INFINIBAND)
+      continue;
+    struct mt_nic *it = &nic[n++];
+    *it = (struct mt_nic){.domain = (int32_t)at->domain, .bus = at->bus, .slot = at->dev, .function = at->func,
+                          .package = -1, .numa = -1};
+    it->mb_per_s = (int32_t)(at->linkspeed * 1000 + 0.5f);
+    locate(topology, pci, &it->package, &it->numa);
+    for (hwloc_obj_t os = pci->io_first_child; os; os = os->next_sibling) {
+      size_t used = strlen(it->name), separator = used ? 2 : 0;
+      if (os->type != HWLOC_OBJ_OS_DEVICE || !os->name || used + separator + strlen(os->name) >= sizeof it->name ||
+          (os->attr->osdev.type != HWLOC_OBJ_OSDEV_NETWORK && os->attr->osdev.type != HWLOC_OBJ_OSDEV_OPENFABRICS))
+        continue;
+      memcpy(it->name + used, ", ", separator);
+      copy_text(it->name + used + separator, sizeof it->name - used - separator, os->name);
+    }
+  }
+  if (topology)
+    hwloc_topology_destroy(topology);
+  return n;
 }
 
 /* Says which descriptions cannot be used, and forgets them: some versions of hwloc pass over them without a word,

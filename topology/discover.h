@@ -21,4 +21,15 @@ char *mt_discover_library(void);
  * so hwloc needs no plug-ins. Local, never fails. */
 void mt_discover_gpus(struct mt_gpu *gpu, int n);
 
+/* A network card on the bus. Fixed size: ranks exchange it as bytes. */
+struct mt_nic {
+  char name[64];                       /* what the system calls it: "eth0", "ib0, mlx5_0"; "" = it has no name for it */
+  int32_t domain, bus, slot, function; /* PCI address */
+  int32_t package, numa;               /* as in struct mt_gpu */
+  int32_t mb_per_s;                    /* that its slot carries, MB/s each way; 0 = unknown */
+};
+/* Up to `most` of this host's cards for Ethernet and InfiniBand, by class, in the bus's order. Returns how many. Local,
+ * never fails. */
+int mt_discover_nics(struct mt_nic *nic, int most);
+
 #endif

@@ -16,13 +16,15 @@ template <typename T, int DPAD> struct tile {
   enum {
     PAD = 16 / sizeof(T), /* against bank conflicts; keeps rows aligned to 16 bytes */
     LD = DPAD + PAD,      /* of tiles */
-    WARPS = DPAD > 128 ? 2 : 4,
+    BYTES = DPAD * sizeof(T), /* the wider a row, the fewer: BACK must fit into the 99 KiB of the smaller GPUs */
+    WARPS = BYTES > 512 ? 1 : BYTES > 256 ? 2 : 4,
     ROWS = 16 * WARPS,
-    COLUMNS = 32,
+    COLUMNS = BYTES > 512 ? 16 : 32,
     LDP = COLUMNS + PAD,             /* of probabilities */
     CHUNK = DPAD > 128 ? 128 : DPAD, /* columns of a result that a block writes */
     CHUNKS = DPAD / CHUNK,
     THREADS = WARPS * MT_WARP,
+    BLOCKS = sizeof(T) == 4 ? 2 : 0, /* on a multiprocessor at least; 0: nvcc's guess, which in f32 spills registers */
     FORWARD = ((ROWS + 2 * COLUMNS) * LD + ROWS * LDP) * sizeof(T),
     BACK = ((2 * ROWS + 2 * COLUMNS) * LD + ROWS * LDP) * sizeof(T),
   };
@@ -78,7 +80,7 @@ __device__ __forceinline__ static int column_of(int n, int e)
     for (int e = 0; e < 4; e++)
 
 template <typename T, int DPAD>
-__global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
+__global__ static void __launch_bounds__(tile<T, DPAD>::THREADS, tile<T, DPAD>::BLOCKS)
     forward_kernel(struct mt_attention a, int wide, T *out, float *lse, const T *qkv)
 {
   typedef tile<T, DPAD> X;
@@ -167,7 +169,7 @@ __global__ static void delta_kernel(struct mt_attention a, float *delta, const T
 }
 
 template <typename T, int DPAD>
-__global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
+__global__ static void __launch_bounds__(tile<T, DPAD>::THREADS, tile<T, DPAD>::BLOCKS)
     dq_kernel(struct mt_attention a, int wide, T *dqkv, const T *dout, const T *qkv, const float *lse,
               const float *delta)
 {
@@ -221,7 +223,7 @@ __global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
 
 /* Rows are keys, columns are queries of all heads that read this key/value head. */
 template <typename T, int DPAD>
-__global__ static void __launch_bounds__(tile<T, DPAD>::THREADS)
+__global__ static void __launch_bounds__(tile<T, DPAD>::THREADS, tile<T, DPAD>::BLOCKS)
     dkv_kernel(struct mt_attention a, int wide, T *dqkv, const T *dout, const T *qkv, const float *lse,
                const float *delta)
 {

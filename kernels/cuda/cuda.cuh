@@ -207,6 +207,8 @@ void mt_cuda_activation(struct mt_kernels *kernels);
 void mt_cuda_attention(struct mt_kernels *kernels);
 void mt_cuda_router(struct mt_kernels *kernels);
 void mt_cuda_vector(struct mt_kernels *kernels);
+/* Success if the device at hand can run what this module was built for. */
+cudaError_t mt_cuda_loads();
 /* Overwrites bytes of memory that the GPU can reach with zeros. */
 void mt_cuda_zero(cudaStream_t stream, void *to, int64_t bytes);
 

@@ -1,10 +1,10 @@
 /* A CUDA device: memory, lanes and the module's table; see module.h.
  *
  * Lanes are streams. A mark is an event; each lane has a ring of them, and where a mark's event has been recorded again
- * since, waiting for it is waiting longer, never shorter, since both are points of one lane. Memory comes from CUDA's
- * pool, which keeps what is freed; what is given out is remembered for its size. Wire memory is pinned, and kernels
- * reach it over the bus. The trap: the pool orders memory by the stream it was asked on, and there are two, so
- * allocating waits. */
+ * since, waiting for it is waiting longer, never shorter, since both are points of one lane. What memory is given out is
+ * remembered for its size. Wire memory is pinned, and kernels reach it over the bus. The trap: memory of CUDA's
+ * stream-ordered pools cannot be shown to another process, which an MPI that takes device memory does within a node; so it
+ * is cudaMalloc's, which waits for the device, but allocating is rare. */
 #include "config.h"
 #include "cuda.cuh"
 #include <new>
@@ -42,13 +42,10 @@ static void *cuda_alloc(struct mt_device *device, enum mt_tag tag, enum mt_space
   void *memory = NULL;
   size_t size = bytes > 0 ? (size_t)bytes : 1;
   cudaError_t error;
-  if (space == MT_WIRE) {
+  if (space == MT_WIRE)
     error = cudaHostAlloc(&memory, size, cudaHostAllocDefault);
-  } else {
-    error = cudaMallocAsync(&memory, size, cuda->lane[MT_DEV_MATH]);
-    if (error == cudaSuccess)
-      error = cudaStreamSynchronize(cuda->lane[MT_DEV_MATH]);
-  }
+  else
+    error = cudaMalloc(&memory, size);
   if (error != cudaSuccess)
     mt_cuda_host->die(__FILE__, __LINE__, "CUDA device %d: %s: %lld more bytes of %s memory", cuda->ordinal,
                       cudaGetErrorString(error), (long long)bytes, space == MT_WIRE ? "pinned" : "device");
@@ -74,12 +71,10 @@ static void cuda_free(struct mt_device *device, enum mt_space space, void *memor
   all->erase(it);
   for (int lane = 0; lane < MT_NDEVLANE; lane++)
     MT_CUDA(cudaStreamSynchronize(cuda->lane[lane]));
-  if (space == MT_WIRE) {
+  if (space == MT_WIRE)
     MT_CUDA(cudaFreeHost(memory));
-  } else {
-    MT_CUDA(cudaFreeAsync(memory, cuda->lane[MT_DEV_MATH]));
-    MT_CUDA(cudaStreamSynchronize(cuda->lane[MT_DEV_MATH]));
-  }
+  else
+    MT_CUDA(cudaFree(memory));
 }
 
 /* ---- lanes ---- */
@@ -184,6 +179,8 @@ static struct mt_device *cuda_open(const struct mt_cuda_host *host, int ordinal,
   cudaStream_t first = NULL;
   if (error == cudaSuccess) /* the first call that needs the device itself */
     error = cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking);
+  if (error == cudaSuccess)
+    error = mt_cuda_loads();
   if (error != cudaSuccess) {
     snprintf(text, (size_t)size, "%s", cudaGetErrorString(error));
     return NULL;
@@ -227,6 +224,9 @@ static struct mt_device *cuda_open(const struct mt_cuda_host *host, int ordinal,
 
   MT_CUBLAS(cublasCreate(&cuda->blas));
   MT_CUBLAS(cublasSetStream(cuda->blas, mt_math(device)));
+  /* Sums in f32 also where a product is cut along k and its parts are added. */
+  MT_CUBLAS(cublasSetMathMode(cuda->blas, (cublasMath_t)(CUBLAS_DEFAULT_MATH |
+                                                         CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
   /* A workspace of its own: with it cuBLAS gives the same bits in every run. */
   cuda->blas_work = cuda_alloc(device, MT_TAG_ACTIVATION, MT_DEVICE, (int64_t)BLAS_BYTES);
   MT_CUBLAS(cublasSetWorkspace(cuda->blas, cuda->blas_work, BLAS_BYTES));

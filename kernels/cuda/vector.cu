@@ -105,6 +105,12 @@ __global__ static void zero_kernel(char *to, int64_t head, int64_t words, int64_
     to[i] = 0;
 }
 
+cudaError_t mt_cuda_loads()
+{
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, zero_kernel);
+}
+
 void mt_cuda_zero(cudaStream_t stream, void *to, int64_t bytes)
 {
   if (bytes <= 0)

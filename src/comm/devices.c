@@ -89,20 +89,30 @@ static enum mt_status say_trouble(const struct mt_comm *comm, const struct found
   return MT_OK;
 }
 
-static void put_gpu(struct mt_text_buffer *text, const struct mt_gpu *gpu)
+/* Whose cores are near, where there is a choice. */
+static void put_near(struct mt_text_buffer *text, const struct mt_place *host, int package, int numa)
+{
+  if (host->packages > 1 && package >= 0)
+    mt_text_add(text, ", package %d", package);
+  if (host->numas > 1 && numa >= 0)
+    mt_text_add(text, ", NUMA domain %d", numa);
+}
+
+static void put_gpu(struct mt_text_buffer *text, const struct mt_place *host, const struct mt_gpu *gpu)
 {
   mt_text_add(text, "%s, %.1f GiB", gpu->name, (double)gpu->mem_bytes / (1 << 30));
   if (gpu->bus >= 0)
     mt_text_add(text, ", PCI %04x:%02x:%02x", gpu->domain, gpu->bus, gpu->slot);
+  put_near(text, host, gpu->package, gpu->numa);
 }
 
-static void put_rank(struct mt_text_buffer *text, int r, const struct mt_gpu_rank *rank,
+static void put_rank(struct mt_text_buffer *text, int r, const struct mt_place *place, const struct mt_gpu_rank *rank,
                      const struct mt_gpu_choice *choice)
 {
   static const char *const near[] = {"in its NUMA domain", "in its package", ""};
   const struct mt_gpu *gpu = &rank->gpu[choice->device];
   mt_text_add(text, "rank %d: GPU %d (", r, choice->device);
-  put_gpu(text, gpu);
+  put_gpu(text, place, gpu);
   mt_text_add(text, ")");
   if (rank->wish == MT_GPU_NAMED)
     mt_text_add(text, ", as it was told");
@@ -118,7 +128,7 @@ static void put_rank(struct mt_text_buffer *text, int r, const struct mt_gpu_ran
 }
 
 /* The GPUs of a host's ranks [n] that nobody took; each is told of once. */
-static void put_idle(struct mt_text_buffer *text, const char *host, const struct found *const *found, int n,
+static void put_idle(struct mt_text_buffer *text, const struct mt_place *host, const struct found *const *found, int n,
                      const struct mt_gpu_choice *choice)
 {
   for (int r = 0; r < n; r++)
@@ -133,8 +143,8 @@ static void put_idle(struct mt_text_buffer *text, const char *host, const struct
       }
       if (known)
         continue;
-      mt_text_add(text, "%s: no rank for GPU %d (", host, d);
-      put_gpu(text, gpu);
+      mt_text_add(text, "%s: no rank for GPU %d (", host->host, d);
+      put_gpu(text, host, gpu);
       mt_text_add(text, ")\n");
     }
 }
@@ -193,12 +203,12 @@ enum mt_status mt_devices_choose(struct mt_comm *comm, const char *wish, char *n
         continue;
       if (!host[i]->emulated) /* an emulated one's memory is the host's */
         p->mem_bytes = rank[i].gpu[choice[i].device].mem_bytes / choice[i].sharers;
-      put_rank(&text, at[i], &rank[i], &choice[i]);
+      put_rank(&text, at[i], p, &rank[i], &choice[i]);
       if (choice[i].sharers > 1 && !host[i]->emulated && comm->rank == 0)
         mt_warn("rank %d shares GPU %d of %s with %d others: start fewer ranks there", at[i], choice[i].device, p->host,
                 choice[i].sharers - 1);
     }
-    put_idle(&text, place[first].host, host, n, choice);
+    put_idle(&text, &place[first], host, n, choice);
   }
   if (!text.text)
     put_none(&text, place, all, P);
@@ -216,4 +226,35 @@ enum mt_status mt_devices_choose(struct mt_comm *comm, const char *wish, char *n
   mt_free(all);
   mt_free(mine);
   return status;
+}
+
+char *mt_devices_nics(struct mt_comm *comm)
+{
+  enum { MOST = 16 };
+  const struct mt_place *place = comm->cluster->place;
+  struct mt_nic none = {.bus = -1}, *mine = MT_NEW(MT_TAG_COMM, struct mt_nic, MOST),
+                *all = MT_NEW(MT_TAG_COMM, struct mt_nic, (int64_t)MOST *comm->size);
+  struct mt_text_buffer text = {0};
+  for (int i = mt_discover_nics(mine, MOST); i < MOST; i++)
+    mine[i] = none;
+  mt_allgather(comm, mine, all, (int64_t)sizeof *mine * MOST);
+  for (int r = 0; r < comm->size && comm->rank == 0; r++) {
+    int known = 0;
+    for (int q = 0; q < r; q++)
+      known |= same_host(&place[q], &place[r]);
+    for (int i = 0; i < MOST && !known; i++) {
+      const struct mt_nic *nic = &all[r * MOST + i];
+      if (nic->bus < 0)
+        break;
+      mt_text_add(&text, "%.*s: network card %s%s(PCI %04x:%02x:%02x.%x", (int)strcspn(place[r].host, "#"), place[r].host,
+                  nic->name, *nic->name ? " " : "", nic->domain, nic->bus, nic->slot, nic->function);
+      if (nic->mb_per_s > 0)
+        mt_text_add(&text, ", %.3g GB/s", 1e-3 * nic->mb_per_s);
+      put_near(&text, &place[r], nic->package, nic->numa);
+      mt_text_add(&text, ")\n");
+    }
+  }
+  mt_free(all);
+  mt_free(mine);
+  return text.text;
 }

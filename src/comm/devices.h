@@ -12,5 +12,8 @@
  * one that says why there is none, on rank 0; NULL elsewhere, and where nobody looked for one; the caller frees. Collective. MT_USAGE, said once and agreed, where
  * a GPU was asked for that is not there. */
 enum mt_status mt_devices_choose(struct mt_comm *comm, const char *wish, char *name, size_t size, char **report);
+/* One line for each network card of each host, on rank 0; NULL elsewhere and where there are none. The caller frees.
+ * Collective. */
+char *mt_devices_nics(struct mt_comm *comm);
 
 #endif

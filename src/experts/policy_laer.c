@@ -80,6 +80,16 @@ static void look_at(struct mt_policy *policy, const struct mt_cluster *cluster, 
   policy->node_load[q] = policy->node_device[q] < 0 ? 0 : loaded(policy, policy->node_device[q], weight);
 }
 
+/* A replica of e to node q's best device. */
+static void put(struct mt_policy *policy, const struct mt_cluster *cluster, int e, int q, int64_t weight, int *slot_expert)
+{
+  const int p = policy->node_device[q];
+  slot_expert[policy->slot_first[p] + policy->used[p]++] = e;
+  policy->device_load[p] = loaded(policy, p, weight);
+  policy->node_copies[q]++;
+  look_at(policy, cluster, q, weight);
+}
+
 /* Whose best device comes first. */
 static int sooner(const struct mt_policy *policy, int q, int r)
 {
@@ -113,14 +123,17 @@ int64_t mt_laer_place(struct mt_policy *policy, const struct mt_cluster *cluster
           policy->node_order[m++] = q;
       }
       MT_CHECK(m > 0 || !any, "no slot left for a replica of expert %d", e);
+      if (!any && m <= left) { /* all of them get one: in any order */
+        for (int i = 0; i < m; i++)
+          put(policy, cluster, e, policy->node_order[i], weight, slot_expert);
+        left -= m;
+        continue;
+      }
       mt_heap_make(policy->node_order, m, sooner, policy);
       while (m > 0 && left > 0) {
-        const int q = policy->node_order[0], p = policy->node_device[q];
-        slot_expert[policy->slot_first[p] + policy->used[p]++] = e;
-        policy->device_load[p] = loaded(policy, p, weight);
-        policy->node_copies[q]++;
+        const int q = policy->node_order[0];
+        put(policy, cluster, e, q, weight, slot_expert);
         left--;
-        look_at(policy, cluster, q, weight);
         if (!any || policy->node_device[q] < 0)
           policy->node_order[0] = policy->node_order[--m];
         mt_heap_sink(policy->node_order, m, 0, sooner, policy);

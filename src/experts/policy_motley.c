@@ -105,9 +105,14 @@ static int64_t speed_of(const struct mt_policy *policy, int p)
 static int extreme(const struct mt_motley *m, int E, int largest)
 {
   int best = -1;
-  for (int e = 0; e < E; e++)
-    if (m->left[e] >= 0 && (best < 0 || (largest ? m->left[e] > m->left[best] : m->left[e] < m->left[best])))
+  int64_t at_best = 0;
+  for (int e = 0; e < E; e++) {
+    const int64_t left = m->left[e];
+    if (left >= 0 && (best < 0 || (largest ? left > at_best : left < at_best))) {
       best = e;
+      at_best = left;
+    }
+  }
   return best;
 }
 
@@ -134,17 +139,22 @@ static void fill_up(const struct mt_policy *policy, const int64_t *load, int low
     /* those that are here already, out of the way */
     for (int i = from; i < s; i++)
       crowd[slot_expert[i]] -= INT64_MAX / 2;
+    const int64_t speed = speed_of(policy, p);
     for (; s < to; s++) {
-      int best = 0;
-      for (int e = 1; e < policy->E; e++)
-        best = crowd[e] > crowd[best] ? e : best;
-      if (crowd[best] < 0) { /* all are here */
+      int64_t most = -1;
+      int best = -1;
+      for (int e = 0; e < policy->E; e++)
+        if (crowd[e] > most) {
+          most = crowd[e];
+          best = e;
+        }
+      if (best < 0) { /* all are here */
         slot_expert[s] = slot_expert[from];
         continue;
       }
       slot_expert[s] = best;
-      m->cover[best] += speed_of(policy, p);
-      crowd[best] = crowded(load[best], m->cover[best]) - INT64_MAX / 2;
+      m->cover[best] += speed;
+      crowd[best] -= INT64_MAX / 2;
     }
     for (int i = from; i < to; i++)
       crowd[slot_expert[i]] = crowded(load[slot_expert[i]], m->cover[slot_expert[i]]);
@@ -459,13 +469,12 @@ struct choice {
   int64_t bound;          /* in large problems: what it costs at least */
 };
 
-/* Takes a candidate if it is the best so far; a rival (static, laer) sets the limit. */
-static void consider(struct mt_policy *policy, const struct mt_policy_problem *problem, struct choice *c, int rival,
-                     const int *slot_expert)
+/* Takes a candidate if it is the best so far; a rival (static, laer) sets the limit. `bound`: what it costs at least. */
+static void consider_above(struct mt_policy *policy, const struct mt_policy_problem *problem, struct choice *c, int rival,
+                           const int *slot_expert, int64_t bound)
 {
   /* In large problems a flow takes its time, and what can be hardly better is not weighed. A chain comes as near to its
    * bound as another to its own; a rival may come nearer. */
-  const int64_t bound = c->scenes == 1 ? at_least(policy, problem, slot_expert) : 0;
   const int64_t better = rival ? c->plain : c->bound;
   if (c->scenes == 1 && c->any && bound >= better - better / NOT_WORTH)
     return;
@@ -480,6 +489,12 @@ static void consider(struct mt_policy *policy, const struct mt_policy_problem *p
   c->shifted = shifted;
   c->bound = bound;
   memcpy(policy->motley->best, slot_expert, sizeof *slot_expert * (size_t)policy->S);
+}
+
+static void consider(struct mt_policy *policy, const struct mt_policy_problem *problem, struct choice *c, int rival,
+                     const int *slot_expert)
+{
+  consider_above(policy, problem, c, rival, slot_expert, c->scenes == 1 ? at_least(policy, problem, slot_expert) : 0);
 }
 
 /* The chain of each node, on the rows that are there. 0 if some node has too few slots. */
@@ -508,12 +523,19 @@ static void consider_rivals(struct mt_policy *policy, const struct mt_policy_pro
   consider(policy, problem, c, 1, x);
 }
 
+/* Where that counts, the one that promises more comes first: the other is then seldom weighed. */
 static void consider_chains(struct mt_policy *policy, const struct mt_policy_problem *problem, struct choice *c, int *x)
 {
-  if (chain_nodes(policy, problem, x))
-    consider(policy, problem, c, 0, x);
+  int *nodes = policy->motley->trial;
+  const int both = chain_nodes(policy, problem, nodes), bounds = c->scenes == 1;
   chain(policy, policy->load, 0, policy->P, x);
-  consider(policy, problem, c, 0, x);
+  const int64_t above = bounds ? at_least(policy, problem, x) : 0;
+  const int64_t nodes_above = both && bounds ? at_least(policy, problem, nodes) : 0;
+  if (both && nodes_above <= above)
+    consider_above(policy, problem, c, 0, nodes, nodes_above);
+  consider_above(policy, problem, c, 0, x, above);
+  if (both && nodes_above > above)
+    consider_above(policy, problem, c, 0, nodes, nodes_above);
 }
 
 void mt_policy_motley(struct mt_policy *policy, const struct mt_policy_problem *problem, int *slot_expert)

@@ -168,8 +168,8 @@ static void solved(struct mt_shares *shares, const struct mt_cluster *cluster, c
   const int64_t net_ps = mt_work_link_ps(work, cluster, MT_LEVEL_NET);
   const struct mt_flow *flow = mt_solver_solve(shares->solver, cluster, layout, shares->demand, shares->ps, net_ps);
   /* Within a node nothing is better than the flow. Between nodes it does not weigh which node's uplink rows come in on. */
-  if (flow->most_rows > 0 &&
-      lite_ps(shares, cluster, layout, counts, net_ps) < flow->last_ps + net_ps * flow->most_rows) {
+  const int64_t cost = flow->last_ps + net_ps * flow->most_rows;
+  if (flow->most_rows > 0 && cost > flow->at_home_ps && lite_ps(shares, cluster, layout, counts, net_ps) < cost) {
     lite(shares, cluster, layout, counts);
     return;
   }
@@ -177,8 +177,8 @@ static void solved(struct mt_shares *shares, const struct mt_cluster *cluster, c
   mt_grow(MT_TAG_PLAN, (void **)&shares->run, &shares->run_capacity, most, sizeof *shares->run);
   memset(shares->first, 0, sizeof *shares->first * ((size_t)P * (size_t)E + 1));
   int n = 0;
-  for (int e = 0; e < E; e++)
-    for (int q = 0; q < nnode; q++) {
+  for (int q = 0; q < nnode; q++)
+    for (int e = 0; e < E; e++) {
       const int from = flow->first[e * nnode + q], to = flow->first[e * nnode + q + 1];
       const int low = cluster->node_first[q], high = cluster->node_first[q + 1];
       if (from == to)

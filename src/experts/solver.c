@@ -13,31 +13,47 @@ static int64_t rows_by(const struct mt_solver *v, int64_t time)
   return rows;
 }
 
-/* The least time, later than `time`, by which the devices that have a level take `more` rows more than by `time`. */
+/* The least time, later than `time`, by which the devices that have a level take `more` rows more than by `time`. From a
+ * time that is surely late enough it comes down, first by the rate at which rows are done, then row by row. */
 static int64_t later(const struct mt_solver *v, int64_t time, int64_t more)
 {
-  int64_t n = 0, least = INT64_MAX, most = 0;
+  enum { GUESSES = 8, FEW = 3, SHIFT = 50 };
+  int64_t n = 0, rate = 0, least = INT64_MAX, most = 0; /* rate: rows a picosecond, << SHIFT */
   for (int p = v->device; p < v->device_end; p++) {
     if (v->level[v->nsource + p] < 0)
       continue;
     n++;
+    rate += ((int64_t)1 << SHIFT) / v->ps[p];
     least = v->ps[p] < least ? v->ps[p] : least;
     most = v->ps[p] > most ? v->ps[p] : most;
   }
   MT_CHECK(n > 0, "rows of an expert that has no slot");
-  const int64_t each = (more + n - 1) / n, need = rows_by(v, time) + more;
   if (least == most)
-    return (time / most + each) * most;
-  /* Each device takes `each` more within this time, and none with less than each - 1 times the shortest. */
-  int64_t low = time + (each - 1) * least, high = time + (each + 1) * most;
-  while (high - low > 1) {
-    int64_t middle = low + (high - low) / 2;
-    if (rows_by(v, middle) >= need)
-      high = middle;
-    else
-      low = middle;
+    return (time / most + (more + n - 1) / n) * most;
+  const int64_t need = rows_by(v, time) + more;
+  int64_t low = time, high = (int64_t)(((__int128)(need + n) << SHIFT) / rate) + 1, over = rows_by(v, high) - need;
+  for (int i = 0, sure = 0; i < GUESSES && over > FEW && high - low > 1; i++) {
+    int64_t back = sure ? (high - low) / 2 : (int64_t)(((__int128)over << SHIFT) / rate);
+    const int64_t at = back < high - low ? high - back : low + 1, rows = rows_by(v, at) - need;
+    sure = rows < 0;
+    low = sure ? at : low;
+    high = sure ? high : at;
+    over = sure ? over : rows;
   }
-  return high;
+  for (;; high--) { /* back to where a row is done, as long as it is one too many */
+    int64_t last = 0, together = 0;
+    for (int p = v->device; p < v->device_end; p++) {
+      if (v->level[v->nsource + p] < 0)
+        continue;
+      const int64_t done = high / v->ps[p] * v->ps[p];
+      together = done > last ? 1 : together + (done == last);
+      last = done > last ? done : last;
+    }
+    high = last;
+    if (together > over)
+      return high;
+    over -= together;
+  }
 }
 
 /* A time before which the devices cannot do `rows` rows. */
@@ -191,37 +207,54 @@ static int64_t keep(struct mt_solver *v, const struct mt_cluster *cluster, int64
   return uplinks(v);
 }
 
+/* The cheapest flow of those looked at. */
+struct best {
+  int64_t time, rows, cost, net_ps;
+  int kept; /* 1: it is the one in the solver, else a copy of it is in v->best_flow, v->best_hub */
+};
+
+/* The flow at hand is done by `time` and has `rows` over the busiest uplink. Returns what it costs. */
+static int64_t consider(struct mt_solver *v, struct best *best, int64_t time, int64_t rows)
+{
+  const int64_t cost = time + best->net_ps * rows;
+  best->kept = cost < best->cost;
+  if (best->kept) {
+    *best = (struct best){time, rows, cost, best->net_ps, 1};
+    memcpy(v->best_flow, v->flow, sizeof *v->flow * (size_t)v->narc);
+    memcpy(v->best_hub, v->to_hub, sizeof *v->to_hub * (size_t)v->nrow);
+  }
+  return cost;
+}
+
 /* The time by which the last device is done, at which that time and the uplinks together cost least, and the flow for it.
- * One falls and the other rises steadily with the time, so a golden section finds it. `bound`: no flow is done earlier. */
+ * Rows over uplinks fall with more time, ever more slowly, so a golden section finds it; and where they do not fall at first
+ * they never do. `bound`: no flow is done earlier. */
 static int64_t with_links(struct mt_solver *v, const struct mt_cluster *cluster, int64_t bound, int64_t net_ps)
 {
   enum { PROBES = 3, ENOUGH = 500 };
-  const int64_t home = earliest_at_home(v, cluster);
-  int64_t rows = uplinks(v), best = home, least = home + net_ps * rows;
-  v->result.most_rows = rows;
-  if (home - bound <= bound / ENOUGH)
-    return home; /* nodes on their own are as good as all together */
-  const int64_t first = earliest_anywhere(v, bound);
-  /* What must leave a node leaves in any case, so the later end is where the rest no longer pays. */
-  int64_t at = first, cost[2] = {-1, -1}, low = first, high = home; /* cost: of left and right */
-  const int64_t all = keep(v, cluster, first);
-  if (first + net_ps * all < least) {
-    best = first;
-    least = first + net_ps * all;
+  struct best best = {.cost = INT64_MAX, .net_ps = net_ps};
+  const int64_t home = earliest_at_home(v, cluster), least = uplinks(v);
+  int64_t must = 0;
+  for (int q = 0; q < v->nnode; q++)
+    must = v->node_out[q] > must ? v->node_out[q] : must;
+  v->result.at_home_ps = home + net_ps * must;
+  if (home - bound <= bound / ENOUGH) { /* nodes on their own are as good as all together */
+    v->result.most_rows = least;
+    return home;
   }
-  v->result.most_rows = all;
-  const int64_t pays = net_ps * (all > rows ? all - rows : 0);
-  high = high - first > pays ? first + pays : high;
+  consider(v, &best, home, least);
+  const int64_t first = earliest_anywhere(v, bound), most = keep(v, cluster, first);
+  consider(v, &best, first, most);
+  /* What must leave a node leaves in any case, so the later end is where the rest no longer pays. */
+  const int64_t pays = net_ps * (most > least ? most - least : 0);
+  int64_t low = first, high = home - first > pays ? first + pays : home, cost[2] = {-1, -1}; /* cost: of left and right */
   int64_t left = high - (high - low) / 1000 * 618, right = low + (high - low) / 1000 * 618;
   for (int k = 0; k < PROBES && high - low > bound / ENOUGH; k++) {
     const int side = cost[0] >= 0;
-    at = side ? right : left;
-    rows = v->result.most_rows = keep(v, cluster, at);
-    cost[side] = at + net_ps * rows;
-    if (cost[side] < least) {
-      least = cost[side];
-      best = at;
-    }
+    const int64_t at = side ? right : left, rows = keep(v, cluster, at);
+    cost[side] = consider(v, &best, at, rows);
+    if (rows >= most)
+      break;
     if (cost[0] < 0 || cost[1] < 0)
       continue;
     if (cost[0] <= cost[1]) {
@@ -238,9 +271,12 @@ static int64_t with_links(struct mt_solver *v, const struct mt_cluster *cluster,
       cost[1] = -1;
     }
   }
-  if (at != best)
-    v->result.most_rows = keep(v, cluster, best);
-  return best;
+  if (!best.kept) {
+    memcpy(v->flow, v->best_flow, sizeof *v->flow * (size_t)v->narc);
+    memcpy(v->to_hub, v->best_hub, sizeof *v->to_hub * (size_t)v->nrow);
+  }
+  v->result.most_rows = best.rows;
+  return best.time;
 }
 
 /* ---- the result ---- */

@@ -24,6 +24,7 @@ struct mt_flow {
   int32_t *slot;
   int64_t *rows;     /* > 0 */
   int64_t last_ps;   /* the last device's finish time */
+  int64_t at_home_ps; /* on several nodes: no split by which rows with a slot in their node stay there costs less */
   int64_t most_rows; /* rows that leave or enter over the busiest uplink */
 };
 

@@ -21,6 +21,8 @@ struct mt_solver *mt_solver_new(const struct mt_cluster *cluster, int nexpert, i
   v->back = MT_NEW(MT_TAG_PLAN, int32_t, 2 * nslot);
   v->back_tail = MT_NEW(MT_TAG_PLAN, int32_t, 2 * nslot);
   v->to_hub = MT_NEW(MT_TAG_PLAN, int64_t, v->nrow);
+  v->best_flow = MT_NEW(MT_TAG_PLAN, int64_t, 2 * nslot);
+  v->best_hub = MT_NEW(MT_TAG_PLAN, int64_t, v->nrow);
   v->excess = MT_NEW(MT_TAG_PLAN, int64_t, v->nsource);
   v->cap = MT_NEW(MT_TAG_PLAN, int64_t, v->P);
   v->spare = MT_NEW(MT_TAG_PLAN, int64_t, v->P);
@@ -43,7 +45,8 @@ void mt_solver_free(struct mt_solver *v)
     return;
   void *owned[] = {v->arc_first, v->arc_device, v->arc_slot, v->flow,  v->back_first,   v->back,        v->back_tail,
                    v->to_hub,    v->excess,     v->cap,      v->spare, v->demand,       v->level,       v->queue,
-                   v->next,      v->node_out,   v->node_in,  v->order, v->result.first, v->result.slot, v->result.rows};
+                   v->next,      v->node_out,   v->node_in,  v->order, v->result.first, v->result.slot, v->result.rows,
+                   v->best_flow, v->best_hub};
   for (int i = 0; i < (int)(sizeof owned / sizeof *owned); i++)
     mt_free(owned[i]);
   mt_free(v);

@@ -17,6 +17,7 @@ struct mt_solver {
   int32_t *back;        /* [2 S] arcs */
   int32_t *back_tail;   /* [2 S] their sources */
   int64_t *to_hub;      /* [E nnode] rows that went to the expert's hub */
+  int64_t *best_flow, *best_hub; /* copies of flow and to_hub */
   int64_t *excess;      /* [nsource] rows not placed yet */
   int64_t *cap, *spare; /* [P] rows a device takes by the time in question; what of it is free */
   const int64_t *ps;    /* [P] borrowed */

@@ -20,7 +20,7 @@ struct hop {
   int item;
   int starts; /* of a contribution: 1 = the first of its sum, whose memory becomes the sum */
   struct place place;
-  int64_t count;
+  int64_t first, count; /* elements of the vector */
 };
 
 enum { FEW = 16 }; /* capacity that a list begins with; more is a growth */
@@ -113,7 +113,8 @@ void mt_tree_free(struct mt_tree *tree)
   mt_free(tree);
 }
 
-static void push(struct mt_tree *tree, enum list list, int peer, int item, int starts, struct place place, int64_t count)
+static void push(struct mt_tree *tree, enum list list, int peer, int item, int starts, struct place place, int64_t first,
+                 int64_t count)
 {
   struct hops *hops = &tree->now->list[list];
   if (!count)
@@ -126,7 +127,7 @@ static void push(struct mt_tree *tree, enum list list, int peer, int item, int s
     hops->hop = more;
     hops->capacity *= 2;
   }
-  hops->hop[hops->n++] = (struct hop){peer, item, starts, place, count};
+  hops->hop[hops->n++] = (struct hop){peer, item, starts, place, first, count};
 }
 
 /* The holders of an item on a node: distinct ranks, ascending, into rank[]; returns how many. */
@@ -207,9 +208,10 @@ static int64_t plan_held(struct mt_tree *tree, int e, int h, const int *rank, in
     int64_t at = stage;
     for (int i = 0; i < nrun; i++)
       if (owner == me && run[i].home != me)
-        push(tree, GATHER_SEND, run[i].home, e, 0, (struct place){IN_SLOT, s - my_first, run[i].start}, run[i].count);
+        push(tree, GATHER_SEND, run[i].home, e, 0, (struct place){IN_SLOT, s - my_first, run[i].start}, run[i].start,
+             run[i].count);
       else if (owner != me && run[i].home == me) {
-        push(tree, GATHER_RECV, owner, e, 0, (struct place){IN_STAGE, 0, at}, run[i].count);
+        push(tree, GATHER_RECV, owner, e, 0, (struct place){IN_STAGE, 0, at}, run[i].start, run[i].count);
         at += run[i].count;
       }
     if (owner != me)
@@ -217,34 +219,34 @@ static int64_t plan_held(struct mt_tree *tree, int e, int h, const int *rank, in
     else if (slot < 0)
       slot = s - my_first;
     else
-      push(tree, TWIN, s - my_first, e, 0, (struct place){IN_SLOT, slot, 0}, part->first[comm->size]);
+      push(tree, TWIN, s - my_first, e, 0, (struct place){IN_SLOT, slot, 0}, 0, part->first[comm->size]);
   }
   mine = 0;
   for (int i = 0; i < nrun; i++) {
     struct place here = {IN_SLOT, slot, run[i].start};
     if (run[i].home != me) {
-      push(tree, INTRA_RECV, run[i].home, e, 0, here, run[i].count);
+      push(tree, INTRA_RECV, run[i].home, e, 0, here, run[i].start, run[i].count);
       continue;
     }
     for (int k = 0; k < h; k++)
       if (rank[k] != me)
-        push(tree, INTRA_SEND, rank[k], e, 0, here, run[i].count);
+        push(tree, INTRA_SEND, rank[k], e, 0, here, run[i].start, run[i].count);
     struct place sum = {0};
     for (int j = begin; j < end; j++) {
       int s = layout->by_expert[j];
       struct place from = {IN_SLOT, s - my_first, run[i].start};
       if (layout->slot_rank[s] != me)
         from = (struct place){IN_STAGE, 0, staged[j - begin] + mine};
-      push(tree, ADD, layout->slot_rank[s], e, j == begin, from, run[i].count);
+      push(tree, ADD, layout->slot_rank[s], e, j == begin, from, run[i].start, run[i].count);
       if (j == begin)
         sum = from;
     }
     for (int r = run[i].first; r < run[i].end; r++) {
       struct place at = {sum.area, sum.slot, sum.offset + part->first[r] - run[i].start};
       push(tree, r == me ? OWN_COPY : INTER_RECV, r, e, 0, (struct place){IN_SLOT, slot, part->first[r]},
-           mt_part_count(part, r));
+           part->first[r], mt_part_count(part, r));
       if (r != me)
-        push(tree, HOME_SEND, r, e, 0, at, mt_part_count(part, r));
+        push(tree, HOME_SEND, r, e, 0, at, part->first[r], mt_part_count(part, r));
       else if (total >= 0)
         tree->now->list[TOTAL].hop[total].place = at;
     }
@@ -267,7 +269,7 @@ void mt_tree_plan(struct mt_tree *tree, int which, const struct mt_layout *layou
   int64_t stage = 0, stage2 = 0;
   int *rank = tree->holder;
   for (int e = 0; e < layout->nexpert; e++) {
-    const int64_t piece = mt_part_count(part_of(tree, e), me);
+    const int64_t piece = mt_part_count(part_of(tree, e), me), first = part_of(tree, e)->first[me];
     int started = 0;
     for (int q = 0; q < comm->nnode; q++) {
       int h = holders(layout, e, q, rank), total = -1;
@@ -276,11 +278,11 @@ void mt_tree_plan(struct mt_tree *tree, int which, const struct mt_layout *layou
          * it is added up: plan_held sets the place. */
         int home = home_of(tree, e, me, h, rank);
         if (home != me) {
-          push(tree, INTER_SEND, home, e, 0, (struct place){0}, piece);
-          push(tree, HOME_RECV, home, e, 0, (struct place){IN_STAGE2, 0, stage2}, piece);
+          push(tree, INTER_SEND, home, e, 0, (struct place){0}, first, piece);
+          push(tree, HOME_RECV, home, e, 0, (struct place){IN_STAGE2, 0, stage2}, first, piece);
         } else
           total = plan->list[TOTAL].n;
-        push(tree, TOTAL, home, e, !started, (struct place){IN_STAGE2, 0, stage2}, piece);
+        push(tree, TOTAL, home, e, !started, (struct place){IN_STAGE2, 0, stage2}, first, piece);
         stage2 += home != me ? piece : 0;
         started = 1;
       }
@@ -321,23 +323,45 @@ static int64_t piece_at(const struct mt_tree *tree, int item)
 #define EACH(tree, name, hop) \
   const struct hop *hop = (tree)->now->list[name].hop; hop < (tree)->now->list[name].hop + (tree)->now->list[name].n; hop++
 
-static void send_all(struct mt_tree *tree, enum list list, const float *slot, int64_t stride, int tag)
+/* Elements [first, end) of each vector. */
+struct range {
+  int64_t first, end;
+};
+static const struct range all = {0, INT64_MAX};
+
+/* What of a hop is in a range: both sides of a message cut it alike, and what is empty is not sent. */
+static struct hop within(struct range range, const struct hop *hop)
 {
-  for (EACH(tree, list, hop))
-    mt_post_send(tree->comm, &tree->requests, locate(tree, hop->place, slot, stride), hop->count * (int64_t)sizeof(float),
-                 hop->peer, tag);
+  struct hop part = *hop;
+  int64_t end = hop->first + hop->count;
+  part.first = range.first > hop->first ? range.first : hop->first;
+  end = range.end < end ? range.end : end;
+  part.count = end > part.first ? end - part.first : 0;
+  part.place.offset += part.first - hop->first;
+  return part;
 }
 
-static void receive_all(struct mt_tree *tree, enum list list, float *slot, int64_t stride, int tag)
+static void send_all(struct mt_tree *tree, enum list list, struct range range, const float *slot, int64_t stride, int tag)
 {
-  for (EACH(tree, list, hop))
-    mt_post_recv(tree->comm, &tree->requests, locate(tree, hop->place, slot, stride), hop->count * (int64_t)sizeof(float),
-                 hop->peer, tag);
+  for (EACH(tree, list, hop)) {
+    const struct hop part = within(range, hop);
+    mt_post_send(tree->comm, &tree->requests, locate(tree, part.place, slot, stride), part.count * (int64_t)sizeof(float),
+                 part.peer, tag);
+  }
+}
+
+static void receive_all(struct mt_tree *tree, enum list list, struct range range, float *slot, int64_t stride, int tag)
+{
+  for (EACH(tree, list, hop)) {
+    const struct hop part = within(range, hop);
+    mt_post_recv(tree->comm, &tree->requests, locate(tree, part.place, slot, stride), part.count * (int64_t)sizeof(float),
+                 part.peer, tag);
+  }
 }
 
 void mt_tree_unshard_inter(struct mt_tree *tree, const float *piece, float *slot, int64_t stride)
 {
-  receive_all(tree, INTER_RECV, slot, stride, MT_MSG_UNSHARD);
+  receive_all(tree, INTER_RECV, all, slot, stride, MT_MSG_UNSHARD);
   for (EACH(tree, INTER_SEND, hop))
     mt_post_send(tree->comm, &tree->requests, piece + piece_at(tree, hop->item), hop->count * (int64_t)sizeof(float), hop->peer,
                  MT_MSG_UNSHARD);
@@ -352,44 +376,66 @@ void mt_tree_unshard_inter(struct mt_tree *tree, const float *piece, float *slot
 
 void mt_tree_unshard_intra(struct mt_tree *tree, float *slot, int64_t stride)
 {
-  receive_all(tree, INTRA_RECV, slot, stride, MT_MSG_FORWARD);
-  send_all(tree, INTRA_SEND, slot, stride, MT_MSG_FORWARD);
+  receive_all(tree, INTRA_RECV, all, slot, stride, MT_MSG_FORWARD);
+  send_all(tree, INTRA_SEND, all, slot, stride, MT_MSG_FORWARD);
   mt_wait(tree->comm, &tree->requests);
   for (EACH(tree, TWIN, hop))
     memcpy(slot + hop->peer * stride, locate(tree, hop->place, slot, stride), sizeof(float) * (size_t)hop->count);
 }
 
-void mt_tree_reshard_intra(struct mt_tree *tree, float *slot, int64_t stride)
+static void reshard_intra(struct mt_tree *tree, struct range range, float *slot, int64_t stride)
 {
-  receive_all(tree, GATHER_RECV, slot, stride, MT_MSG_GATHER);
-  send_all(tree, GATHER_SEND, slot, stride, MT_MSG_GATHER);
+  receive_all(tree, GATHER_RECV, range, slot, stride, MT_MSG_GATHER);
+  send_all(tree, GATHER_SEND, range, slot, stride, MT_MSG_GATHER);
   mt_wait(tree->comm, &tree->requests);
   float *sum = NULL;
   for (EACH(tree, ADD, hop)) {
-    float *from = locate(tree, hop->place, slot, stride);
-    if (hop->starts)
+    const struct hop part = within(range, hop);
+    if (!part.count) /* nor of the others of its sum */
+      continue;
+    float *from = locate(tree, part.place, slot, stride);
+    if (part.starts)
       sum = from;
     else
-      tree->host->kernels->add(tree->host, sum, from, hop->count);
+      tree->host->kernels->add(tree->host, sum, from, part.count);
   }
 }
 
-void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int64_t stride)
+static void reshard_inter(struct mt_tree *tree, struct range range, float *piece, float *slot, int64_t stride)
 {
-  receive_all(tree, HOME_RECV, slot, stride, MT_MSG_RESHARD);
-  send_all(tree, HOME_SEND, slot, stride, MT_MSG_RESHARD);
+  receive_all(tree, HOME_RECV, range, slot, stride, MT_MSG_RESHARD);
+  send_all(tree, HOME_SEND, range, slot, stride, MT_MSG_RESHARD);
   mt_wait(tree->comm, &tree->requests);
   float *sum = NULL;
   const struct hop *end = tree->now->list[TOTAL].hop + tree->now->list[TOTAL].n;
   for (EACH(tree, TOTAL, hop)) {
-    float *from = locate(tree, hop->place, slot, stride), *to = piece + piece_at(tree, hop->item);
-    if (hop->starts)
+    const struct hop part = within(range, hop);
+    if (!part.count)
+      continue;
+    float *from = locate(tree, part.place, slot, stride), *to = piece + piece_at(tree, hop->item) + part.first - hop->first;
+    if (part.starts)
       sum = from;
     else
-      tree->host->kernels->add(tree->host, sum, from, hop->count);
+      tree->host->kernels->add(tree->host, sum, from, part.count);
     if ((hop + 1 == end || hop[1].starts) && sum != to)
-      tree->host->kernels->add(tree->host, to, sum, hop->count);
+      tree->host->kernels->add(tree->host, to, sum, part.count);
   }
+}
+
+void mt_tree_reshard_intra(struct mt_tree *tree, float *slot, int64_t stride)
+{
+  reshard_intra(tree, all, slot, stride);
+}
+
+void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int64_t stride)
+{
+  reshard_inter(tree, all, piece, slot, stride);
+}
+
+void mt_tree_reshard_range(struct mt_tree *tree, int64_t first, int64_t end, float *piece, float *slot, int64_t stride)
+{
+  reshard_intra(tree, (struct range){first, end}, slot, stride);
+  reshard_inter(tree, (struct range){first, end}, piece, slot, stride);
 }
 
 int64_t mt_tree_unshard_bytes(const struct mt_tree *tree, enum mt_level level)

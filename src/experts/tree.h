@@ -34,6 +34,9 @@ void mt_tree_unshard_intra(struct mt_tree *tree, float *slot, int64_t stride);
  * allocation. */
 void mt_tree_reshard_intra(struct mt_tree *tree, float *slot, int64_t stride);
 void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int64_t stride);
+/* Both stages for elements [first, end) of every vector alone: their sums have the same bits whatever the ranges, and nothing
+ * else of slots and pieces is read or written, so that it may be in use. Collective in effect; no allocation. */
+void mt_tree_reshard_range(struct mt_tree *tree, int64_t first, int64_t end, float *piece, float *slot, int64_t stride);
 /* Bytes this rank sends per unshard (tests and costs). */
 int64_t mt_tree_unshard_bytes(const struct mt_tree *tree, enum mt_level level);
 /* Bytes of staging that this rank's plans have needed so far (forecasts). */

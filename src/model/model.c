@@ -286,13 +286,14 @@ void mt_model_publish(struct mt_model *model)
     model->moe->version++;
 }
 
-void mt_model_reduce(struct mt_model *model)
+void mt_model_reduce(struct mt_model *model, int64_t first, int64_t end)
 {
   struct mt_device *device = model->device;
+  float *grad = model->grad + first;
+  const int64_t bytes = (end - first) * (int64_t)sizeof *grad;
   if (model->grad != model->wire_grad)
-    device->ops->copy(device, MT_DEV_MATH, model->wire_grad, model->grad, model->params.shared_length * 4);
+    device->ops->copy(device, MT_DEV_MATH, model->wire_grad + first, grad, bytes);
   device->ops->sync(device, MT_DEV_MATH);
-  mt_tree_reshard_intra(model->tree, model->wire_grad, 0);
-  mt_tree_reshard_inter(model->tree, model->shared.grad, model->wire_grad, 0);
-  device->ops->zero(device, MT_DEV_MATH, model->grad, model->params.shared_length * 4);
+  mt_tree_reshard_range(model->tree, first, end, model->shared.grad, model->wire_grad, 0);
+  device->ops->zero(device, MT_DEV_MATH, grad, bytes);
 }

@@ -126,8 +126,15 @@ void mt_model_logits(struct mt_model *model, int64_t first, int64_t n, float *lo
 void mt_model_mlp_back(struct mt_model *model, int l);
 void mt_model_attention_back(struct mt_model *model, int l);
 void mt_model_embed_back(struct mt_model *model);
-/* Sums of grad over ranks to the shards; grad is zeroed. Collective. */
-void mt_model_reduce(struct mt_model *model);
+/* The gradients of elements [result, shared_length) of the shared vector are complete once the last micro-step's backward
+ * pass is through layer l (l = L: through the head): tensors lie in the order in which the forward pass needs them. Pure. */
+static inline int64_t mt_model_ready(const struct mt_arch *arch, int64_t l)
+{
+  return l == arch->L ? arch->norm_w : arch->block[l].norm1_w;
+}
+/* Sums of elements [first, end) of grad over ranks to the shards; grad is zeroed there. Collective; touches nothing that the
+ * other pieces use but these elements, so that a thread of its own may run it while they run. */
+void mt_model_reduce(struct mt_model *model, int64_t first, int64_t end);
 /* The first activation of the current micro-step that is not finite: its layer (-1: embedding, L: head) and name; NULL if
  * all are. Local; slow. */
 const char *mt_model_find_nonfinite(struct mt_model *model, int *layer);

@@ -107,14 +107,16 @@ void mt_grid_costs(const struct mt_testbed *testbed, const struct mt_grid_layer 
   const double G = testbed->group, B = layer->B, T = layer->T, C = layer->C, tokens = B * T;
   const double rows = layer->K * layer->factor * tokens; /* of a rank, padded to the capacity */
   const int products = layer->products;
+  static const struct mt_shape_layer same[LAYERS] = {
+      {0, MT_WHOLE / LAYERS}, {0, MT_WHOLE / LAYERS}, {0, MT_WHOLE / LAYERS}, {0, MT_WHOLE / LAYERS}};
   *shape = (struct mt_shape){.nlayer = LAYERS,
+                             .layer = same,
                              .nmicro = 1,
                              .sequences = layer->B,
                              .several = 1,
                              .grouped = G > 1,
                              .gated = products == 3,
-                             .backward = 1,
-                             .layer_part = MT_WHOLE / LAYERS};
+                             .backward = 1};
   *costs = (struct mt_costs){0};
   if (terms & MT_TERM_CONTENTION)
     *costs = (struct mt_costs){.slow_compute = testbed->slow, .slow_comm = testbed->slow, .slow_wires = testbed->wires};

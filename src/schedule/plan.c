@@ -72,7 +72,12 @@ static int add(struct builder *b, enum mt_task_kind kind, enum mt_lane lane, int
 
 static int is_dense(const struct builder *b, int layer)
 {
-  return b->shape->dense && b->shape->dense[layer];
+  return b->shape->layer && b->shape->layer[layer].dense;
+}
+
+static int gradient_of(const struct builder *b, int layer)
+{
+  return b->shape->layer ? b->shape->layer[layer].gradient : 0;
 }
 
 /* Number of a layer among the MoE layers: its parity chooses half of the pool of slots. */
@@ -120,7 +125,8 @@ static void reshard(struct builder *b, int layer, int after)
 /* Sends up to `most` of the shared gradients that are ready. */
 static void reduce(struct builder *b, int most)
 {
-  const int piece = b->plan->piece;
+  /* What the lane sends when it has nothing else to do is not cut where nothing else can come. */
+  const int piece = b->plan->gradient == MT_GRADIENT_FREE && b->micro < 0 ? 0 : b->plan->piece;
   int pending = b->gradient - b->sent;
   if (b->micro >= 0 && b->micro < b->shape->nmicro - 1)
     return; /* they are summed over micro-steps first */
@@ -131,6 +137,7 @@ static void reduce(struct builder *b, int most)
     b->layer = -1;
     b->reduced = add(b, MT_TASK_REDUCE, INTER, 0, part, b->gradient_after, b->reduced);
     b->layer = now;
+    b->tasks.task[b->reduced].from = b->sent;
     b->sent += part;
     most -= part;
   }
@@ -222,7 +229,7 @@ static void join(struct builder *b, int a, int backward)
     after = add(b, MT_TASK_GATE_BACK, COMPUTE, a, share(a, chunks), after, -1);
     b->ready[a] = attention(b, MT_TASK_ATTENTION_BACK, a, after);
     if (a == chunks - 1)
-      grow_gradient(b, b->shape->layer_part, b->ready[a]);
+      grow_gradient(b, gradient_of(b, b->open), b->ready[a]);
   }
   b->layer = layer;
 }
@@ -288,7 +295,7 @@ static void backward_layer(struct builder *b, int l)
       after = add(b, MT_TASK_MLP_BACK, COMPUTE, a, share(a, chunks), after, -1);
       b->ready[a] = attention(b, MT_TASK_ATTENTION_BACK, a, after);
       if (a == chunks - 1)
-        grow_gradient(b, b->shape->layer_part, b->ready[a]);
+        grow_gradient(b, gradient_of(b, l), b->ready[a]);
       continue;
     }
     for (int c = a * of / chunks; c < (a + 1) * of / chunks; c++) {
@@ -345,6 +352,8 @@ static void micro_step(struct builder *b, int micro)
   }
   if (!shape->backward)
     return;
+  if (shape->whole)
+    grow_gradient(b, shape->head_gradient, after);
   for (int l = shape->nlayer - 1; l >= 0; l--)
     backward_layer(b, l);
   b->layer = -1;
@@ -355,7 +364,10 @@ static void micro_step(struct builder *b, int micro)
   after = b->ready[b->plan->chunks - 1];
   if (shape->whole)
     after = add(b, MT_TASK_EMBED_BACK, COMPUTE, 0, MT_WHOLE, after, -1);
-  grow_gradient(b, MT_WHOLE - shape->layer_part * shape->nlayer, after);
+  if (micro == shape->nmicro - 1) {
+    b->gradient = MT_WHOLE;
+    b->gradient_after = after;
+  }
 }
 
 struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan *plan)

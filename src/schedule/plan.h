@@ -15,9 +15,15 @@
 /* Most chunks of a micro-batch. */
 enum { MT_MOST_CHUNKS = 8 };
 
+struct mt_shape_layer {
+  int dense;    /* an MLP instead of experts */
+  int gradient; /* its part of the shared parameters' gradients, of MT_WHOLE: ready behind its backward pass */
+};
+
 struct mt_shape {
   int nlayer, nmicro;
-  const unsigned char *dense; /* [nlayer] 1: an MLP instead of experts; NULL = none; borrowed */
+  const struct mt_shape_layer *layer; /* [nlayer]; NULL: experts in all of them, nothing shared; borrowed */
+  int head_gradient;                  /* likewise the head's part. What is left is ready with the embedding's */
   int sequences;              /* of a micro-batch: attention cannot be cut further */
   int several;                /* nodes: 1 = messages between ranks cross nodes */
   int sharded;                /* experts are unsharded before use, their gradients resharded after it */
@@ -30,7 +36,6 @@ struct mt_shape {
   int run;                    /* schemes make what the executor can do: one communication at a time, one degree for both
                                  passes, whose dispatch is the same */
   int64_t gradient_bytes;     /* of all shared parameters; 0 = unknown */
-  int layer_part; /* of the shared gradients, a layer's; parts of MT_WHOLE. The rest is ready with the embedding's */
 };
 
 enum mt_gradient {                     /* when the shared parameters' gradients travel */

@@ -43,6 +43,18 @@ struct mt_simulation mt_plan_simulate(const struct mt_shape *shape, const struct
 
 /* ---- what is left open ---- */
 
+/* Shared gradients of an MoE layer and of the dense ones up to the next, on average; parts of MT_WHOLE. */
+static int layer_gradient(const struct mt_shape *shape)
+{
+  int64_t sum = 0;
+  int moe = 0;
+  for (int l = 0; shape->layer && l < shape->nlayer; l++) {
+    sum += shape->layer[l].gradient;
+    moe += !shape->layer[l].dense;
+  }
+  return (int)(moe ? sum / moe : sum);
+}
+
 /* A few layers and micro-steps decide what many would. */
 static struct mt_shape excerpt(const struct mt_shape *shape, int layers, int micro)
 {
@@ -149,7 +161,7 @@ static struct mt_plan plan_fsmoe(int one_queue, int degree, const struct mt_shap
       best_degrees(&plan, gaps, shape, costs);
     for (int quarters = 0; quarters <= (gaps ? 4 : 0); quarters++) {
       struct mt_plan other = plan;
-      int64_t window = plan.moe_window + (int64_t)shape->layer_part * quarters / 4;
+      int64_t window = plan.moe_window + (int64_t)layer_gradient(shape) * quarters / 4;
       other.moe_window = window < MT_WHOLE ? (int)window : MT_WHOLE;
       int64_t time = time_of(&few, &other, costs);
       if (time < least) {
@@ -179,7 +191,7 @@ static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const 
                                .one_wire = shape->run,
                                .order = i % 2 ? MT_ORDER_CHUNK : MT_ORDER_READY,
                                .gradient = MT_GRADIENT_FREE,
-                               .piece = i / 2 ? shape->layer_part / 8 : shape->layer_part / 2};
+                               .piece = layer_gradient(shape) / (i / 2 ? 8 : 2)};
         int64_t time = time_of(&few, &plan, costs);
         if (time < least) {
           least = time;
@@ -194,8 +206,6 @@ static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const 
 /* What the executor cannot do yet is left out of a plan that it is to run. */
 static struct mt_plan runnable(struct mt_plan plan)
 {
-  plan.gradient = MT_GRADIENT_END;
-  plan.piece = plan.moe_window = plan.dense_window = 0;
   plan.tiled = 0;
   return plan;
 }
@@ -239,7 +249,7 @@ struct mt_plan mt_scheme_plan(enum mt_scheme scheme, int degree, const struct mt
   case MT_SCHEME_LAER:
     plan.prefetch = plan.delay = 1;
     plan.gradient = MT_GRADIENT_WINDOW;
-    plan.moe_window = shape->layer_part;
+    plan.moe_window = layer_gradient(shape);
     return plan;
   default:
     break;

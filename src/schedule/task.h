@@ -65,6 +65,7 @@ struct mt_task {
   int layer; /* -1 = none */
   int chunk; /* of the micro-batch, 0 = first */
   int part;  /* of MT_WHOLE; 0 = nothing to do */
+  int from;  /* MT_TASK_REDUCE: parts that others have sent before it, in the order in which gradients become ready */
   enum mt_stage stage;
   int dep[4], ndep; /* indices of tasks that must have ended, all smaller than this one's */
   int64_t cost_ns;  /* predicted, 0 = unknown */

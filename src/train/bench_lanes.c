@@ -19,7 +19,8 @@ enum { WARM_UP = 1 + MT_ROUNDS * (1 + 2 * MT_ROUND_STEPS) }; /* auto has decided
 static const struct {
   const char *policy;
   int degree;
-} lines[] = {{"sequential", 1}, {"laer", 1}, {"tutel", 2}, {"pipemoe", 4}, {"auto", 1}};
+} lines[] = {{"sequential", 1}, {"laer", 1},  {"tutel", 2}, {"pipemoe", 4}, {"tutel-gar", 2},
+             {"lina", 2},       {"fsmoe", 2}, {"mast", 2},  {"auto", 1}};
 enum { CONTENDERS = sizeof lines / sizeof *lines };
 
 struct contender {

@@ -140,6 +140,20 @@ static void do_attention_back(void *self, const struct mt_task *task)
   mt_model_attention_back(self, task->layer);
 }
 
+/* Elements of the shared vector that `parts` of its gradients are, counted from its end: that is the order in which they
+ * become ready. Rounded down, as shares of layers are (mt_pass_shape): nothing travels before it is ready. */
+static int64_t elements(const struct mt_params *params, int64_t parts)
+{
+  return params->shared_length * parts / MT_WHOLE;
+}
+
+static void do_reduce(void *self, const struct mt_task *task)
+{
+  const struct mt_params *params = &MODEL(self)->params;
+  mt_model_reduce(self, params->shared_length - elements(params, task->from + task->part),
+                  params->shared_length - elements(params, task->from));
+}
+
 static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
     [MT_TASK_EMBED] = do_embed,
     [MT_TASK_ATTENTION] = do_attention,
@@ -163,7 +177,36 @@ static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
     [MT_TASK_GATE_BACK] = do_gate_back,
     [MT_TASK_MLP_BACK] = do_mlp_back,
     [MT_TASK_ATTENTION_BACK] = do_attention_back,
+    [MT_TASK_REDUCE] = do_reduce,
 };
+
+/* Parts of the shared gradients that are ready when layer l is through. */
+static int parts_ready(const struct mt_arch *arch, const struct mt_params *params, int64_t l)
+{
+  const int64_t n = params->shared_length;
+  return (int)((n - mt_model_ready(arch, l)) * MT_WHOLE / n);
+}
+
+struct mt_shape mt_pass_shape(const struct mt_config *config, const struct mt_cluster *cluster, const struct mt_arch *arch,
+                              const struct mt_params *params, int nslot, struct mt_shape_layer *layer)
+{
+  for (int64_t l = 0; l < arch->L; l++)
+    layer[l] = (struct mt_shape_layer){arch->block[l].moe < 0,
+                                       parts_ready(arch, params, l) - parts_ready(arch, params, l + 1)};
+  return (struct mt_shape){.nlayer = (int)arch->L,
+                           .nmicro = 1,
+                           .layer = layer,
+                           .head_gradient = parts_ready(arch, params, arch->L),
+                           .sequences = 1,
+                           .several = cluster->nnode > 1,
+                           .sharded = params->nmoe > 0,
+                           .gated = arch->gated,
+                           .recompute = config->train.recompute,
+                           .whole = 1,
+                           .backward = 1,
+                           .follows = params->nmoe && mt_relayout_policy(config, cluster->nplace, nslot, 1) != MT_LAYOUT_STATIC,
+                           .gradient_bytes = 4 * params->shared_length};
+}
 
 struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan, const struct mt_costs *costs, int nmicro,
                               int backward)
@@ -173,28 +216,18 @@ struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan
                (!moe || (moe->nchunk == plan->degree[0] && (plan->serial || !backward || moe->ngrad == 2))),
            "a plan of %d chunks, degrees %d and %d, for what the model is not cut for", plan->chunks, plan->degree[0],
            plan->degree[1]);
-  const int L = (int)model->arch.L;
-  unsigned char *dense = MT_NEW(MT_TAG_PLAN, unsigned char, L);
-  for (int l = 0; l < L; l++)
-    dense[l] = model->arch.block[l].moe < 0;
-  struct mt_shape shape = {.nlayer = L,
-                           .nmicro = nmicro,
-                           .dense = dense,
-                           .sequences = 1,
-                           .several = model->comm->nnode > 1,
-                           .sharded = 1,
-                           .gated = model->arch.gated,
-                           .recompute = model->config->train.recompute,
-                           .whole = 1,
-                           .backward = backward,
-                           .follows = moe && moe->relayout};
+  struct mt_shape_layer *layer = MT_NEW(MT_TAG_PLAN, struct mt_shape_layer, model->arch.L);
+  struct mt_shape shape = mt_pass_shape(model->config, model->comm->cluster, &model->arch, &model->params,
+                                        moe ? moe->fixed->slot_first[model->comm->size] : 0, layer);
+  shape.nmicro = nmicro;
+  shape.backward = backward;
   struct mt_tasks tasks = costs ? mt_plan_costed(&shape, plan, costs) : mt_plan_tasks(&shape, plan);
   for (int i = 0; i < tasks.n; i++) {
     struct mt_task *task = &tasks.task[i];
     task->run = task->kind == MT_TASK_HEAD ? (backward ? do_head_and_back : do_head) : run_of[task->kind];
     task->self = model;
   }
-  mt_free(dense);
+  mt_free(layer);
   mt_tasks_trim(&tasks);
   return tasks;
 }

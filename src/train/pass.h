@@ -5,6 +5,11 @@
 #include "model/model.h"
 #include "schedule/plan.h"
 
+/* The shape of a training step of one micro-step and one sequence (callers set others): what is predicted and what is run.
+ * nslot: of all ranks; layer: [L], becomes the shape's, must outlive it. Pure, the same on all ranks. */
+struct mt_shape mt_pass_shape(const struct mt_config *config, const struct mt_cluster *cluster, const struct mt_arch *arch,
+                              const struct mt_params *params, int nslot, struct mt_shape_layer *layer);
+
 /* The tasks of `nmicro` micro-steps, forward alone or (backward = 1) of a whole training step, as a plan orders them by these costs (the same on all ranks; NULL = as listed). What the
  * model does has its functions; what a step does around it (reading the batch; what comes after the backward pass) has none:
  * that is left to the caller. The model's MoE layers must be cut into the plan's chunks (mt_moe_cut). Tasks borrow the model.

@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "schedule/observe.h"
 #include "schedule/trace.h"
+#include "train/pass.h"
 #include "train/step.h"
 
 /* Where a rank's speed was not measured: MFLOP/s of each of its threads. */
@@ -242,7 +243,7 @@ static void predict_compute(struct prediction *p)
     predict_rows(p, p->B * T * (double)a->K, mlp);
 }
 
-enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluster *cluster, unsigned char *dense,
+enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluster *cluster, struct mt_shape_layer *layer,
                           struct mt_shape *shape, struct mt_costs *costs)
 {
   struct prediction p = {.config = config, .cluster = cluster, .kind = costs->kind};
@@ -270,24 +271,9 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
     mt_free(slots);
   }
   if (!status) {
-    int64_t in_layers = 0;
-    for (int i = 0; i < p.params.n; i++)
-      in_layers +=
-          p.params.param[i].scope == MT_SCOPE_SHARED && p.params.param[i].layer >= 0 ? p.params.param[i].count : 0;
-    for (int l = 0; l < p.arch.L; l++)
-      dense[l] = p.arch.block[l].moe < 0;
-    *shape = (struct mt_shape){.nlayer = (int)p.arch.L,
-                               .nmicro = (int)p.batch.nmicro,
-                               .dense = dense,
-                               .sequences = (int)p.B,
-                               .several = cluster->nnode > 1,
-                               .sharded = p.params.nmoe > 0,
-                               .gated = p.arch.gated,
-                               .recompute = config->train.recompute,
-                               .whole = 1,
-                               .backward = 1};
-    shape->gradient_bytes = 4 * p.params.shared_length;
-    shape->layer_part = (int)((double)in_layers / (double)p.params.shared_length / (double)p.arch.L * MT_WHOLE);
+    *shape = mt_pass_shape(config, cluster, &p.arch, &p.params, p.layout ? p.layout->slot_first[cluster->nplace] : 0, layer);
+    shape->nmicro = (int)p.batch.nmicro;
+    shape->sequences = (int)p.B;
     predict_compute(&p);
     if (p.layout)
       predict_weights(&p);
@@ -309,12 +295,13 @@ int mt_predict_overlaps(const struct mt_config *config, const struct mt_cluster 
 }
 
 /* The plan, the shape that it is for and costs. */
-static struct mt_plan choose(const struct mt_config *config, const struct mt_cluster *cluster, int degree, unsigned char *dense,
-                             struct mt_shape *shape, struct mt_costs *costs, enum mt_scheme *scheme)
+static struct mt_plan choose(const struct mt_config *config, const struct mt_cluster *cluster, int degree,
+                             struct mt_shape_layer *layer, struct mt_shape *shape, struct mt_costs *costs,
+                             enum mt_scheme *scheme)
 {
   struct mt_plan plan = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
   *scheme = MT_SCHEME_SEQUENTIAL;
-  enum mt_status status = mt_predict(config, cluster, dense, shape, costs);
+  enum mt_status status = mt_predict(config, cluster, layer, shape, costs);
   shape->run = 1;
   if (!status && cluster->nplace > 1 && config->model.num_local_experts > 0)
     plan = mt_scheme_choose(mt_scheme_named(config->schedule.policy), degree, shape, costs, scheme);
@@ -325,9 +312,9 @@ struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_c
                                enum mt_scheme *scheme, struct mt_costs *costs)
 {
   struct mt_shape shape = {0};
-  unsigned char *dense = MT_ZNEW(MT_TAG_PLAN, unsigned char, config->model.num_hidden_layers);
-  struct mt_plan plan = choose(config, cluster, degree, dense, &shape, costs, scheme);
-  mt_free(dense);
+  struct mt_shape_layer *layer = MT_ZNEW(MT_TAG_PLAN, struct mt_shape_layer, config->model.num_hidden_layers);
+  struct mt_plan plan = choose(config, cluster, degree, layer, &shape, costs, scheme);
+  mt_free(layer);
   return plan;
 }
 
@@ -337,9 +324,9 @@ struct mt_costs mt_predict_costs(const struct mt_config *config, const struct mt
   struct mt_shape shape = {0};
   struct mt_costs costs;
   ignorant.learnt = (struct mt_learnt){0};
-  unsigned char *dense = MT_ZNEW(MT_TAG_PLAN, unsigned char, config->model.num_hidden_layers);
-  (void)mt_predict(config, &ignorant, dense, &shape, &costs); /* it has been when the run began */
-  mt_free(dense);
+  struct mt_shape_layer *layer = MT_ZNEW(MT_TAG_PLAN, struct mt_shape_layer, config->model.num_hidden_layers);
+  (void)mt_predict(config, &ignorant, layer, &shape, &costs); /* it has been when the run began */
+  mt_free(layer);
   return costs;
 }
 
@@ -348,8 +335,8 @@ struct mt_step_size mt_predict_step_size(const struct mt_config *config, const s
   struct mt_shape shape = {0};
   struct mt_costs costs;
   enum mt_scheme scheme;
-  unsigned char *dense = MT_ZNEW(MT_TAG_PLAN, unsigned char, config->model.num_hidden_layers);
-  struct mt_plan plan = choose(config, cluster, (int)config->schedule.degree, dense, &shape, &costs, &scheme);
+  struct mt_shape_layer *layer = MT_ZNEW(MT_TAG_PLAN, struct mt_shape_layer, config->model.num_hidden_layers);
+  struct mt_plan plan = choose(config, cluster, (int)config->schedule.degree, layer, &shape, &costs, &scheme);
   int64_t micro = shape.nmicro, n[3]; /* of evaluation, of one micro-step, of two: all others are alike */
   for (int i = 0; i < 3; i++) {
     shape.nmicro = i ? i : 1;
@@ -358,7 +345,7 @@ struct mt_step_size mt_predict_step_size(const struct mt_config *config, const s
     n[i] = tasks.n;
     mt_tasks_free(&tasks);
   }
-  mt_free(dense);
+  mt_free(layer);
   const int64_t step = n[1] + (micro - 1) * (n[2] - n[1]);
   return (struct mt_step_size){.task_bytes = (n[0] + step) * (int64_t)sizeof(struct mt_task) +
                                              step * (int64_t)sizeof(struct mt_span),
@@ -397,10 +384,10 @@ enum mt_status mt_predict_print(const struct mt_config *config, const struct mt_
 {
   struct mt_shape shape;
   struct mt_costs costs;
-  unsigned char *dense = MT_ZNEW(MT_TAG_PLAN, unsigned char, config->model.num_hidden_layers);
-  enum mt_status status = mt_predict(config, cluster, dense, &shape, &costs);
+  struct mt_shape_layer *layer = MT_ZNEW(MT_TAG_PLAN, struct mt_shape_layer, config->model.num_hidden_layers);
+  enum mt_status status = mt_predict(config, cluster, layer, &shape, &costs);
   if (status) {
-    mt_free(dense);
+    mt_free(layer);
     return status;
   }
   int measured = cluster->place[0].speed > 0, linked = cluster->link[MT_LEVEL_NET].beta_ps || cluster->nnode == 1;
@@ -440,6 +427,6 @@ enum mt_status mt_predict_print(const struct mt_config *config, const struct mt_
     status = mt_trace_write(&trace, path);
     mt_trace_free(&trace);
   }
-  mt_free(dense);
+  mt_free(layer);
   return status;
 }

@@ -10,9 +10,9 @@
 #include "schedule/scheme.h"
 #include "topology/cluster.h"
 
-/* dense: [num_hidden_layers], becomes shape's; must outlive it. Pure; MT_USAGE, said once, if parallel.slots does not
+/* layer: [num_hidden_layers], becomes shape's; must outlive it. Pure; MT_USAGE, said once, if parallel.slots does not
  * fit. */
-enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluster *cluster, unsigned char *dense,
+enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluster *cluster, struct mt_shape_layer *layer,
                           struct mt_shape *shape, struct mt_costs *costs);
 /* The plan that a training step runs, from schedule.policy, at this degree (0 = what costs least); *scheme: whose it is;
  * *costs: what it was chosen by. Alone, a rank computes one thing after the other. Pure. */

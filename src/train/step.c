@@ -78,12 +78,6 @@ static void do_adopt(void *self, const struct mt_task *task)
   step->result.relayout = mt_relayout_adopt(step->model->moe->relayout);
 }
 
-static void do_reduce(void *self, const struct mt_task *task)
-{
-  (void)task;
-  mt_model_reduce(((struct mt_step *)self)->model);
-}
-
 /* One rank says what was not finite: the first that saw it in an activation, else the first that has it in a gradient, else
  * rank 0. */
 static void say_nonfinite(struct mt_step *step)
@@ -188,9 +182,8 @@ static void do_publish(void *self, const struct mt_task *task)
 /* What a step does around the passes over the model. */
 static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
     [MT_TASK_BATCH] = do_batch,   [MT_TASK_EMBED_BACK] = do_embed_back, [MT_TASK_PLAN] = do_plan,
-    [MT_TASK_TELL] = do_tell,     [MT_TASK_REDUCE] = do_reduce,         [MT_TASK_NORM] = do_norm,
-    [MT_TASK_ADOPT] = do_adopt,   [MT_TASK_UPDATE] = do_update,         [MT_TASK_STATISTICS] = do_statistics,
-    [MT_TASK_PUBLISH] = do_publish,
+    [MT_TASK_TELL] = do_tell,     [MT_TASK_NORM] = do_norm,             [MT_TASK_STATISTICS] = do_statistics,
+    [MT_TASK_ADOPT] = do_adopt,   [MT_TASK_UPDATE] = do_update,         [MT_TASK_PUBLISH] = do_publish,
 };
 
 void mt_step_build(struct mt_step *step)

@@ -90,6 +90,10 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t, void *workspace, size_t)
   emulated_check_pointer("cublasSetWorkspace", workspace);
   return CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t)
+{
+  return CUBLAS_STATUS_SUCCESS;
+}
 
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
                             const void *alpha, const void *a, cudaDataType_t type, int lda, const void *b,

@@ -90,8 +90,8 @@ cudaError_t cudaDriverGetVersion(int *);
 cudaError_t cudaSetDevice(int);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *, int);
 cudaError_t cudaDeviceGetPCIBusId(char *, int, int);
-cudaError_t cudaMallocAsync(void **, size_t, cudaStream_t);
-cudaError_t cudaFreeAsync(void *, cudaStream_t);
+cudaError_t cudaMalloc(void **, size_t);
+cudaError_t cudaFree(void *);
 cudaError_t cudaHostAlloc(void **, size_t, unsigned);
 cudaError_t cudaFreeHost(void *);
 cudaError_t cudaMemcpyAsync(void *, const void *, size_t, cudaMemcpyKind, cudaStream_t);
@@ -106,6 +106,12 @@ cudaError_t emulated_set_shared_limit(const void *kernel, int bytes);
 template <typename F> cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int bytes)
 {
   return emulated_set_shared_limit((const void *)kernel, bytes);
+}
+struct cudaFuncAttributes {
+};
+template <typename F> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, F *)
+{
+  return cudaSuccess;
 }
 
 /* Work for a stream; `name` is told when it goes wrong. */

@@ -104,8 +104,7 @@ static cudaStream_t math, copies;
 static float *device_memory(size_t n)
 {
   void *memory;
-  cudaMallocAsync(&memory, n * sizeof(float), math);
-  cudaStreamSynchronize(math);
+  cudaMalloc(&memory, n * sizeof(float));
   return (float *)memory;
 }
 
@@ -159,8 +158,8 @@ static unsigned behind_dynamic(float *x) { LAUNCH(write_dynamic, 1, N, N * 4, ma
 static unsigned use_after_free(float *)
 {
   float *other = device_memory(N);
-  cudaFreeAsync(other, math);
   LAUNCH(write_at, 1, 32, 0, math, other, (int64_t)0);
+  cudaFree(other);
   cudaStreamSynchronize(math);
   return 0;
 }
@@ -174,7 +173,7 @@ static unsigned no_wait(float *x) /* the copy is on another stream, and nobody w
   cudaMemcpyAsync(&host, total, sizeof host, cudaMemcpyDefault, math);
   cudaStreamSynchronize(math);
   cudaStreamSynchronize(copies);
-  cudaFreeAsync(total, math);
+  cudaFree(total);
   if (!(host == host)) {
     fprintf(stderr, "the sum is not a number\n");
     exit(3);
@@ -207,9 +206,23 @@ static unsigned no_host_wait(float *x) /* the host reads before the copy to it i
 }
 static unsigned leak(float *) { device_memory(3); return 0; }
 static unsigned threads(float *x) { LAUNCH(write_at, 1, 1025, 0, math, x, (int64_t)0); return 0; }
+static unsigned threads_z(float *x) { LAUNCH(write_at, 1, dim3(1, 1, 65), 0, math, x, (int64_t)0); return 0; }
+static unsigned no_blocks(float *x) { LAUNCH(write_at, 0, 32, 0, math, x, (int64_t)0); return 0; }
 static unsigned blocks(float *x) { LAUNCH(write_at, dim3(1, 65536), 32, 0, math, x, (int64_t)0); return 0; }
 static unsigned shared_static(float *x) { LAUNCH(large, 1, N, 0, math, x); return result(x); }
 static unsigned shared_dynamic(float *x) { LAUNCH(write_dynamic, 1, N, 49 << 10, math, x, 0); return result(x); }
+static unsigned asked(float *x, int bytes, size_t used)
+{
+  if (cudaFuncSetAttribute(write_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) != cudaSuccess) {
+    fprintf(stderr, "%d bytes are refused\n", bytes);
+    exit(3);
+  }
+  LAUNCH(write_dynamic, 1, N, used, math, x, 0);
+  return result(x);
+}
+static unsigned asked_right(float *x) { fill(x, math); return asked(x, 99 << 10, 99 << 10); }
+static unsigned asked_less(float *x) { return asked(x, 60 << 10, 61 << 10); }
+static unsigned asked_more(float *x) { return asked(x, (99 << 10) + 1, 99 << 10); }
 static unsigned long_copy(float *x) { static float host[2 * N]; cudaMemcpyAsync(host, x, sizeof host, cudaMemcpyDefault, math); return 0; }
 static unsigned bad_product(float *x)
 {
@@ -231,8 +244,10 @@ static const struct {
     {"host_pointer", host_pointer}, {"behind", behind}, {"just_behind", just_behind}, {"before", before},
     {"far_behind", far_behind}, {"behind_shared", behind_shared}, {"behind_dynamic", behind_dynamic},
     {"use_after_free", use_after_free}, {"no_wait", no_wait}, {"wait_right", wait_right}, {"no_host_wait", no_host_wait},
-    {"leak", leak}, {"threads", threads}, {"blocks", blocks}, {"shared_static", shared_static},
-    {"shared_dynamic", shared_dynamic}, {"long_copy", long_copy}, {"bad_product", bad_product},
+    {"leak", leak}, {"threads", threads}, {"threads_z", threads_z},
+    {"no_blocks", no_blocks}, {"blocks", blocks}, {"shared_static", shared_static},
+    {"shared_dynamic", shared_dynamic}, {"asked_right", asked_right}, {"asked_less", asked_less},
+    {"asked_more", asked_more}, {"long_copy", long_copy}, {"bad_product", bad_product},
 };
 
 int main(int argc, char **argv)
@@ -250,8 +265,8 @@ int main(int argc, char **argv)
     cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking);
     float *x = device_memory(N);
     hash[order] = go(x);
-    cudaFreeAsync(x, math);
     cudaStreamSynchronize(math);
+    cudaFree(x);
     cudaStreamDestroy(copies);
     cudaStreamDestroy(math);
   }

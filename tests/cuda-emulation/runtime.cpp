@@ -313,16 +313,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 
-/* Memory comes at once and in no order with work: kernels/cuda waits where it allocates. */
-cudaError_t cudaMallocAsync(void **result, size_t bytes, cudaStream_t)
+cudaError_t cudaMalloc(void **result, size_t bytes)
 {
   return allocate(result, bytes, 1);
 }
 
-cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
+/* A GPU's waits for all streams first; nobody should need that. */
+cudaError_t cudaFree(void *memory)
 {
-  emulated_enqueue(stream, nullptr, [memory]() { release(memory, 1); });
-  return cudaSuccess;
+  return release(memory, 1);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
