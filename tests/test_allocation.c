@@ -30,7 +30,7 @@ static struct run run(const char *name, const char *nodes, int n, const char *co
 {
   struct model_case *c = model_case_open(name, nodes, "cpu", 2, 1, 1, n, overrides);
   int64_t step = 1, reported = 0;
-  for (; step <= WARM_UP; step++)
+  for (; step <= WARM_UP || c->step->replan.trial; step++) /* plans are tried in the first steps */
     mt_step_run(c->step, step, (step - 1) * c->B);
   int64_t allocations = mt_memory_allocations(), growths = mt_memory_growths(), bytes = mt_memory_bytes();
   for (; step <= WARM_UP + STEPS; step++) {
@@ -64,7 +64,9 @@ static const struct {
     {2, {"train.micro_batch=1", "schedule.policy=laer"}},
     {4, {"train.micro_batch=2", "parallel.slots=5", "parallel.layout=motley", "parallel.sharding=node"}},
     /* the last: other slots get the rows in every micro-step, so these grow even under forced balance */
-    {3, {"train.micro_batch=1", "parallel.slots=5", "parallel.layout=random"}},
+    {5,
+     {"train.micro_batch=1", "parallel.slots=5", "parallel.layout=random", "schedule.policy=sequential",
+      "schedule.degree=1"}},
 };
 enum { NVARIANT = sizeof variants / sizeof *variants };
 
