@@ -114,8 +114,8 @@ struct mt_kernels {
   /* p[n,E] = softmax(logits), lse[n] = logsumexp(logits); the experts of the K <= E largest logits (compared
    * as they are, ties to the lowest expert), largest first, in expert[n,K], and their probabilities
    * renormalised to sum 1, which is the softmax of the chosen logits, in weight[n,K]: finite even where the
-   * chosen p are all 0 in f32. balanced = 1: row t of this call takes experts (t K + k) mod E instead. Rows
-   * with NaNs still get K different experts of 0..E-1. */
+   * chosen p are all 0 in f32. balanced > 0: the choice goes in turn instead, row t taking experts
+   * ((t + balanced - 1) K + k) mod E. Rows with NaNs still get K different experts of 0..E-1. */
   void (*gate_topk)(struct mt_device *, float *p, float *lse, int32_t *expert, float *weight,
                     const float *logits, int64_t n, int64_t E, int64_t K, int balanced);
   /* dlogits[n,E] (overwritten) from dweight[n,K], plus aux: the loss has the term sum_t sum_e aux[t / T][e]

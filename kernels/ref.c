@@ -282,7 +282,7 @@ static void gate_topk(struct mt_device *device, float *p, float *lse, int32_t *e
       for (int64_t e = 0; e < E && !balanced; e++)
         if (!contains(chosen, k, e) && (best < 0 || l[e] > l[best]))
           best = e;
-      chosen[k] = (int32_t)(balanced ? (t * K + k) % E : best);
+      chosen[k] = (int32_t)(balanced ? ((t + balanced - 1) * K + k) % E : best);
     }
     double largest = -INFINITY,
            sum = 0; /* softmax over the chosen: balanced ones may all have p = 0 in f32 */

@@ -75,8 +75,8 @@ static const struct topk_shape {
     {17, 17, 3, 3, 1, NORMAL},   {33, 8, 8, 2, 0, NORMAL},     {65, 16, 17, 4, 0, TIES},
     {63, 9, 8, 2, 0, EQUAL},     {130, 65, 8, 2, 0, EXTREME},  {127, 64, 64, 7, 0, NORMAL},
     {257, 64, 33, 33, 0, TIES},  {65, 65, 8, 2, 1, EXTREME},   {17, 5, 130, 6, 0, EXTREME},
-    {130, 130, 257, 8, 0, TIES}, {7, 2, 130, 130, 0, EXTREME}, {33, 33, 7, 3, 1, NORMAL},
-    {2, 2, 3, 2, 0, EXTREME},    {17, 4, 2, 1, 1, EXTREME},
+    {130, 130, 257, 8, 0, TIES}, {7, 2, 130, 130, 0, EXTREME}, {33, 33, 7, 3, 12, NORMAL},
+    {2, 2, 3, 2, 0, EXTREME},    {17, 4, 2, 1, 2, EXTREME},
 };
 enum { NTOPK = sizeof topk_shapes / sizeof *topk_shapes };
 enum { T_LOGITS, T_P, T_LSE, T_EXPERT, T_WEIGHT, T_DLOGITS, T_DWEIGHT, T_AUX };
@@ -182,7 +182,7 @@ static const char *gate_topk_check(const struct ops_case *c)
     for (int64_t k = 0; k < s->K; k++) {
       int32_t e = expert[t * s->K + k];
       sum += weight[t * s->K + k];
-      if (s->balanced ? e != (t * s->K + k) % s->E : e < 0 || e >= s->E)
+      if (s->balanced ? e != ((t + s->balanced - 1) * s->K + k) % s->E : e < 0 || e >= s->E)
         return "an expert is out of place";
       int64_t before = 0; /* experts that come before e in the order of choice */
       for (int64_t other = 0; other < s->E; other++)

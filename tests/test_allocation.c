@@ -59,6 +59,8 @@ static const struct {
     {2, {"train.micro_batch=2", "moe.aux_scope=micro_batch"}},
     {2, {"train.micro_batch=2", "moe.capacity_factor=0.9"}},
     {2, {"train.micro_batch=2", "parallel.sharding=owner"}},
+    {3, {"train.micro_batch=3", "schedule.policy=coconet", "schedule.degree=4"}},
+    {4, {"train.micro_batch=3", "schedule.policy=mast", "schedule.degree=4", "moe.capacity_factor=0.9"}},
     {3, {"train.micro_batch=1", "parallel.sharding=node", "parallel.wire=bf16"}},
     {3, {"train.micro_batch=1", "parallel.slots=4", "parallel.layout=laer"}},
     {2, {"train.micro_batch=1", "schedule.policy=laer"}},

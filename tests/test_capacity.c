@@ -61,10 +61,10 @@ START_TEST(test_keep)
     int32_t expert[n + 1], first[B * T + 2], kept[n + 1], pick[n + 1], triple[n + 1];
     draw(expert, B * T, K, E, s);
     first[B * T + 1] = kept[n] = pick[n] = triple[n] = GUARD;
-    int64_t R = mt_capacity_keep(capacity, expert, B, T, K, E, first, kept, pick, triple), want = 0;
+    int64_t R = mt_capacity_keep(capacity, expert, B, T, K, E, 5 * s, first, kept, pick, triple), want = 0;
     for (int64_t i = 0; i < n; i++) {
       if (i % K == 0)
-        ck_assert_int_eq(first[i / K], want);
+        ck_assert_int_eq(first[i / K], 5 * s + want);
       if (!counts(expert, T, K, capacity, i)) {
         ck_assert_int_eq(triple[i], R);
         continue;
@@ -73,7 +73,7 @@ START_TEST(test_keep)
       ck_assert_int_eq(pick[want], i);
       ck_assert_int_eq(kept[want++], expert[i]);
     }
-    ck_assert_int_eq(first[B * T], want);
+    ck_assert_int_eq(first[B * T], 5 * s + want);
     ck_assert_int_eq(R, want);
     ck_assert(first[B * T + 1] == GUARD && kept[n] == GUARD && pick[n] == GUARD && triple[n] == GUARD);
   }

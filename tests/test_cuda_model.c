@@ -3,6 +3,7 @@
  * To 1e-5 in f32, and to 2e-2 where bf16 takes part; whatever the order of a block's threads, with the same bits. */
 #include "model_case.h"
 #include "test.h"
+#include "train/step_plan.h"
 #include <math.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -28,15 +29,19 @@ static const char *ragged(void)
   return size() == 3 ? "1,2" : "1";
 }
 
-/* One step; returns the hash of the gradients. `device` is this rank's. *worst_error, if not NULL, gets the worst
- * tensor's error, which then has no bound. */
-static uint32_t one_step(const char *name, const char *device, double bound, double *worst_error, int n,
-                         const char *const *overrides)
+/* One step, by `plan` unless that is NULL; returns the hash of the gradients. `device` is this rank's. *worst_error, if
+ * not NULL, gets the worst tensor's error, which then has no bound. */
+static uint32_t one_step(const char *name, const char *device, double bound, double *worst_error,
+                         const struct mt_plan *plan, int n, const char *const *overrides)
 {
   const char *all[LIMIT] = {"moe.aux_scope=sequence"};
   for (int i = 0; i < n; i++)
     all[i + 1] = overrides[i];
   struct model_case *c = model_case_open(name, ragged(), device, 1, 0, 0, n + 1, all);
+  if (plan) {
+    mt_step_follow(c->step, &(struct mt_course){.plan = *plan});
+    c->step->tasks.n -= 2; /* without the update, as model_case_open leaves it out */
+  }
   const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
   double want = vectors_scalar(c->vectors, "sequence/loss");
   ck_assert_msg(fabs(result->loss - want) <= bound * fabs(want), "%s on %d ranks (%s, %s): loss is %.9g, expected %.9g",
@@ -55,7 +60,7 @@ static uint32_t one_step(const char *name, const char *device, double bound, dou
 
 static uint32_t check_case(const char *name, const char *device, double bound, int n, const char *const *overrides)
 {
-  return one_step(name, device, bound, NULL, n, overrides);
+  return one_step(name, device, bound, NULL, NULL, n, overrides);
 }
 
 START_TEST(test_vectors)
@@ -79,6 +84,16 @@ START_TEST(test_cuts)
 }
 END_TEST
 
+/* Sequences in more chunks than there are, tokens in two of each, the experts' products apart. */
+START_TEST(test_chunks)
+{
+  const struct mt_plan plan = {.chunks = 4, .degree = {8, 8}, .one_wire = 1, .tiled = 1, .prefetch = 1, .delay = 1};
+  const char *name = model_case_names[_i];
+  one_step(name, rank() % 2 ? "cpu" : "emulated:1", 1e-5, NULL, &plan, 1,
+           (const char *[]){_i % 2 ? "train.recompute=true" : "parallel.sharding=node"});
+}
+END_TEST
+
 /* CPUs and GPUs in one job, in nodes of unequal size, layouts changing, and shares that leave a rank without sequences.
  */
 START_TEST(test_mixed)
@@ -99,10 +114,10 @@ START_TEST(test_bf16)
 {
   const char *name = model_case_names[_i];
   double ref, error[3];
-  one_step(name, "ref-bf16", 2e-2, &ref, 0, NULL);
-  one_step(name, "emulated:1-bf16", 2e-2, &error[0], 0, NULL);
-  one_step(name, rank() % 2 ? "cpu" : "emulated:2-bf16", 2e-2, &error[1], 1, (const char *[]){"parallel.wire=bf16"});
-  one_step(name, rank() % 2 ? "emulated" : "emulated-bf16", 2e-2, &error[2], 0, NULL);
+  one_step(name, "ref-bf16", 2e-2, &ref, NULL, 0, NULL);
+  one_step(name, "emulated:1-bf16", 2e-2, &error[0], NULL, 0, NULL);
+  one_step(name, rank() % 2 ? "cpu" : "emulated:2-bf16", 2e-2, &error[1], NULL, 1, (const char *[]){"parallel.wire=bf16"});
+  one_step(name, rank() % 2 ? "emulated" : "emulated-bf16", 2e-2, &error[2], NULL, 0, NULL);
   for (int i = 0; i < 3; i++)
     ck_assert_msg(error[i] <= 2 * ref, "%s: a gradient is off by %.3g, on ref by %.3g", name, error[i], ref);
   ck_assert_msg(ref < 0.15, "%s: a gradient is off by %.3g on ref", name, ref);
@@ -167,6 +182,7 @@ int main(int argc, char **argv)
   tcase_set_timeout(tests, 0);
   tcase_add_loop_test(tests, test_vectors, 0, MODEL_CASES);
   tcase_add_loop_test(tests, test_cuts, 0, MODEL_CASES);
+  tcase_add_loop_test(tests, test_chunks, 0, MODEL_CASES);
   tcase_add_loop_test(tests, test_mixed, 0, MODEL_CASES);
   tcase_add_loop_test(tests, test_bf16, 0, MODEL_CASES);
   tcase_add_test(tests, test_logits);

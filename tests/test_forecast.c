@@ -29,7 +29,7 @@ enum { NBASE = sizeof base / sizeof *base };
 
 static const struct {
   const char *nodes[5]; /* by ranks */
-  const char *more[4];
+  const char *more[5];
   const char *cut[5]; /* by ranks */
   int fast;           /* 1: a network as fast as memory, where several bridges share the work */
 } cases[] = {
@@ -43,6 +43,10 @@ static const struct {
     {{NULL}, {"model.family=mixtral", "moe.capacity_factor=0.5", "model.num_experts_per_tok=4"}, {NULL}, 0},
     {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral", "parallel.exchange=hierarchical"}, {NULL}, 1},
     {{0, 0, 0, "2,1", "2,2"}, {"model.family=mixtral", "parallel.exchange=hierarchical", "model.hidden_size=512"}, {NULL}, 1},
+    {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral", "schedule.policy=coconet", "schedule.degree=4"}, {NULL}, 0},
+    {{0, 0, 0, "2,1", "3,1"},
+     {"model.family=mixtral", "schedule.policy=mast", "schedule.degree=4", "moe.capacity_factor=1", "train.recompute=true"},
+     {NULL}, 0},
     {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral"}, {0, 0, 0, "parallel.shares=3,1,0", "parallel.shares=1,0,2,5"}, 0},
     {{0, 0, 0, "2,1", "3,1"}, {"model.family=mixtral"}, {0, 0, 0, "parallel.shard_sizes=3,1,0", "parallel.shard_sizes=1,0,2,5"}, 0},
 };
@@ -58,11 +62,11 @@ START_TEST(test_forecast)
     unsetenv("MOTLEY_NODES");
   struct mt_comm *comm;
   ck_assert_int_eq(mt_comm_new(NULL, NULL, &comm), MT_OK);
-  struct mt_override overrides[NBASE + 5];
+  struct mt_override overrides[NBASE + 6];
   int n = 0;
   for (; n < NBASE; n++)
     overrides[n].text = base[n];
-  for (int i = 0; i < 4 && cases[_i].more[i]; i++)
+  for (int i = 0; i < 5 && cases[_i].more[i]; i++)
     overrides[n++].text = cases[_i].more[i];
   if (cases[_i].cut[size])
     overrides[n++].text = cases[_i].cut[size];

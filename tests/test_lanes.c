@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { STEPS = 3, MOST = 4, POLICIES = 5 };
+enum { STEPS = 3, MOST = 4, POLICIES = 6 };
 
 static int size(void)
 {
@@ -90,8 +90,8 @@ static const struct {
 
 START_TEST(test_same_bits)
 {
-  static const char *const policies[2][POLICIES] = {{"laer", "auto", "fsmoe", "mast", "tutel-gar"},
-                                                    {"tutel", "laer", "fsmoe-one", "lina", "mast"}};
+  static const char *const policies[2][POLICIES] = {{"laer", "auto", "fsmoe", "mast", "tutel-gar", "coconet"},
+                                                    {"tutel", "laer", "fsmoe-one", "lina", "mast", "coconet"}};
   static const char *const uneven[8] = {
       NULL, NULL, "parallel.shard_sizes=0,1",          "parallel.shard_sizes=2,0,5", "parallel.shard_sizes=1,0,0,3",
       NULL, NULL, "parallel.shard_sizes=3,0,1,0,7,2,1"};

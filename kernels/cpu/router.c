@@ -82,7 +82,7 @@ static void gate_topk(struct mt_device *device, float *p, float *lse, int32_t *e
       pt[e] /= sum;
     if (balanced) {
       for (int64_t k = 0; k < K; k++)
-        chosen[k] = (int32_t)((t * K + k) % E);
+        chosen[k] = (int32_t)(((t + balanced - 1) * K + k) % E);
     } else {
       choose(chosen, l, E, K);
     }

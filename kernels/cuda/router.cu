@@ -173,7 +173,7 @@ __global__ static void topk_kernel(float *p, float *lse, int32_t *expert, float 
   int at = -1;
   for (int64_t k = 0; k < K; k++) {
     if (balanced)
-      at = (int)((t * K + k) % E);
+      at = (int)(((t + balanced - 1) * K + k) % E);
     else
       next_choice(l, E, &before, &at);
     if (lane == 0)

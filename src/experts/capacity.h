@@ -16,10 +16,10 @@ int64_t mt_capacity(double factor, int64_t T, int64_t K, int64_t E);
 
 /* From the picks expert[B T, K] of B sequences (each token's K are different) to triples of those that count,
  * in token order, in the order of picks within a token. Writes first[B T + 1] (triples of token t: [first[t],
- * first[t + 1])), kept[R] the experts, pick[R] the number t K + k of a triple's pick, triple[B T K] the
+ * first[t + 1]) less `base`), kept[R] the experts, pick[R] the number t K + k of a triple's pick, triple[B T K] the
  * triple of a pick, R where it does not count; kept and pick must have room for B T K. Returns R. Local;
  * cannot fail. */
 int64_t mt_capacity_keep(int64_t capacity, const int32_t *expert, int64_t B, int64_t T, int64_t K, int64_t E,
-                         int32_t *first, int32_t *kept, int32_t *pick, int32_t *triple);
+                         int64_t base, int32_t *first, int32_t *kept, int32_t *pick, int32_t *triple);
 
 #endif

@@ -1,11 +1,15 @@
 /* The MoE layers of a model: router, dispatch, experts in slots, combine; forward and backward, in pieces that the step's
- * task list calls in order.
+ * task list calls in any order that its dependencies allow.
  *
  * A row of tokens on its way: gate picks K experts; counts are exchanged; pack makes them a dispatch and puts rows in
  * order; dispatch exchanges them; experts order them by slot and run; combine sends rows back; merge adds them, weighted, to
  * the residual stream. The backward pass goes the same way with gradients, over the same dispatch.
  * What a layer keeps for its backward pass: the router's results, the dispatch, the rows that arrived (x), the experts'
- * pre-activations and the rows that came back; all else is shared by the layers. */
+ * pre-activations and the rows that came back; all else is shared by the layers.
+ * A micro-step's sequences are cut into batch chunks, each with a gate and counts of its own, and the tokens of each of those
+ * into chunks that travel and are computed at once. The trap: while a batch chunk is in one layer, another may be in the next,
+ * so in what the layers share each has its place: its rows and triples begin at K times its first token's number, however
+ * many there are. */
 #ifndef MT_MOE_H
 #define MT_MOE_H
 #include "base/config.h"
@@ -30,6 +34,7 @@ struct mt_rows {
  * travel. */
 struct mt_moe_chunk {
   int64_t token, ntoken;         /* [token, token + ntoken) of the micro-step's */
+  int64_t at;                    /* its first token's place in the layer's first */
   int64_t row;                   /* its first triple; where its rows begin in send, dsend and back */
   struct mt_routing routing;
   struct mt_dispatch dispatch;
@@ -45,12 +50,15 @@ struct mt_moe_layer {
   float *p, *lse, *weight;        /* device [N,E], [N], [N,K] */
   int32_t *expert;                /* device [N,K] */
   int32_t *host_expert;           /* host [N,K] */
-  struct mt_routing routing;      /* of the picks that count: all, or with a capacity those in own_first, own_kept */
-  int32_t *own_first, *own_kept;  /* host [N + 1], [N K]; owned; NULL without a capacity */
-  int32_t *first;                 /* device [N + 1]: copy of routing.first; without a capacity the moe's */
-  float *kept_weight;             /* device [R] weights of the triples; without a capacity `weight` itself */
-  int32_t *pick, *triple;         /* device [R], [N,K]: see capacity.h; NULL without */
+  /* With a capacity the picks that count, batch chunk by batch chunk: of chunk a, first begins a places behind its first
+     token's number, all else at K times that number; without one, all picks. */
+  int32_t *own_first, *own_kept;  /* host [N + chunks], [N K]; owned; NULL without a capacity */
+  int32_t *first;                 /* device [N + chunks]: copy of own_first; without a capacity the moe's */
+  float *kept_weight;             /* device [N K] weights of the triples; without a capacity `weight` itself */
+  int32_t *pick, *triple;         /* device [N K], [N,K]: see capacity.h, numbers within the batch chunk; NULL without */
   float *aux;                     /* host [B,E] coefficients of the balance loss (scope sequence) */
+  double aux_sum, z_sum;          /* of the micro-step under way: see mt_moe_sums */
+  double *pool_p;                 /* host [E] sum of p here (scope micro_batch) */
   int64_t *counts;                /* host [P,E] */
   struct mt_moe_chunk *chunk;     /* [nchunk], owned */
   int32_t *place;                 /* device [N K]: copies of the dispatches' place, each chunk's from its row on */
@@ -102,7 +110,8 @@ struct mt_moe {
   float *slot_grad[2];          /* device [nslot, stride]; NULL when in place */
   float *wire_grad;             /* wire [nslot, stride]: staging beside a device with memory of its own, else NULL */
   int fetching;                 /* the unshard under way has something to do */
-  int nchunk;                   /* of each layer's tokens in a micro-step */
+  int nbatch, nchunk;           /* batch chunks of a micro-step; chunks of each layer's tokens, a multiple of that */
+  int tiled;                    /* 1: the experts' two products are tasks of their own */
   int64_t version;              /* of the weights; the optimizer's update changes it */
   struct mt_moe_layer *layer;   /* [nmoe] */
   /* of the micro-step under way */
@@ -110,27 +119,29 @@ struct mt_moe {
   int64_t ntoken, nsequence;    /* here */
   int64_t first_token;          /* number of the first one in the step */
   double step_tokens, step_sequences; /* of the whole step, all ranks: the denominators of all losses */
-  double *pool_p;               /* host [E] sum of p over layers, here (scope micro_batch) */
   double *pool_picks;           /* host [E] picks over layers, all ranks, dropped ones too */
   struct mt_moe_sums sums;
   /* scratch shared by the layers */
   float *logits;                /* device [N,E]; also dlogits */
   float *dweight;               /* device [N,K] */
   float *device_aux;            /* device [B,E] */
-  double *psum, *host_psum;     /* device, host [B,E]; followed by zsum [B] */
+  double *psum, *host_psum;     /* device, host [B,E] of a batch chunk; followed by zsum [B] */
   int32_t *first;               /* device [N + 1]: K t */
   int32_t *host_first;
   float *host_logits, *host_weight; /* host [N,E], [N,K]; with made-up routing only */
   int32_t *host_pick, *host_triple; /* host [N K]; these four with a capacity only */
-  int64_t wide;                 /* numbers that a rank tells: rows for each chunk and expert; with a capacity its picks too */
-  int64_t *my_counts, *host_counts; /* host [wide], [P,wide] of the layer under way */
+  int64_t wide;                 /* numbers that a rank tells of a batch chunk: rows for each of its chunks and expert; with a
+                                   capacity its picks too */
+  int64_t *my_counts, *host_counts; /* host [nbatch,wide], [nbatch,P,wide]: of the layer that the batch chunk is in */
   int64_t *chunk_counts;        /* host [P,E] */
-  float *dkept;                 /* device [R + 1] gradients of the triples' weights, and a zero */
+  float *dkept;                 /* device [N K + chunks] gradients of the triples' weights; behind each batch chunk's, a zero */
   int32_t *send_token;          /* device [N K] */
   void *send, *dsend;           /* wire [N K,C] */
   struct mt_rows pre;           /* device [Q,2F]: of the layer under way, with recompute */
   struct mt_rows arrive[MT_MOST_CHUNKS]; /* wire [Q,C] of each chunk: as rows arrive, then as they leave */
-  struct mt_rows rows, h, dpre; /* device [Q,C], [Q,F], [Q,2F] */
+  struct mt_rows rows;          /* device [Q,C] */
+  struct mt_rows h[MT_MOST_CHUNKS], dpre[MT_MOST_CHUNKS]; /* device [Q,F], [Q,2F]: between the two products; of each chunk if
+                                   they are tasks of their own, else [0] is all chunks' */
 };
 
 /* Makes the MoE layers of a model with `nmoe` of them; expert rows are in `params`. N = tokens, of sequences of T, that a
@@ -139,9 +150,9 @@ struct mt_moe {
 enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
                           const struct mt_params *params, int64_t N, int64_t T, int training, struct mt_moe **moe);
 void mt_moe_free(struct mt_moe *moe);
-/* Cuts each layer's tokens into `nchunk` chunks (at first 1); ahead = 1: gradients of one layer may travel while those of
- * another are computed. Between micro-steps; the same on all ranks. Local. */
-void mt_moe_cut(struct mt_moe *moe, int nchunk, int ahead);
+/* Cuts micro-steps into a plan's chunks (at first 1); ahead = 1: gradients of one layer may travel while those of another are
+ * computed. Between micro-steps; the same on all ranks. Local. */
+void mt_moe_cut(struct mt_moe *moe, const struct mt_plan *plan, int ahead);
 /* Makes the row buffers hold what the dispatch of a chunk of layer l says (for moe.c). Local; counted growths. */
 void mt_moe_reserve(struct mt_moe *moe, int l, int c);
 /* Bytes of a row on the wire. Pure. */
@@ -157,16 +168,16 @@ void mt_moe_begin_step(struct mt_moe *moe, int64_t number, double tokens, double
  * of the run: random layouts are a function of it. Local. */
 void mt_moe_begin_micro(struct mt_moe *moe, int64_t first, int64_t sequences, int64_t key);
 
-/* Pieces of the forward pass of MoE layer l, of chunk c of its tokens. x [N,C] normed input; wg [E,C] router weights (f32);
- * out [N,C] residual stream (added to). Those that communicate ("collective") neither compute nor share scratch with those
+/* Pieces of the forward pass of MoE layer l: of batch chunk a, of chunk c of its tokens. x [N,C] normed input; wg [E,C] router
+ * weights (f32); out [N,C] residual stream (added to); chunks of a layer come in their order. Those that communicate ("collective") neither compute nor share scratch with those
  * that do not, so that a thread of its own may run them, one at a time, while the others run. */
-void mt_moe_gate(struct mt_moe *moe, int l, const void *x, const float *wg);
-void mt_moe_counts(struct mt_moe *moe, int l);                     /* collective */
-void mt_moe_pack(struct mt_moe *moe, int l, int c, const void *x); /* plans the dispatch; chunk 0 first */
+void mt_moe_gate(struct mt_moe *moe, int l, int a, const void *x, const float *wg);
+void mt_moe_counts(struct mt_moe *moe, int l, int a);              /* collective */
+void mt_moe_pack(struct mt_moe *moe, int l, int c, const void *x); /* plans the dispatch */
 void mt_moe_unshard_inter(struct mt_moe *moe, int l);              /* collective; nothing to do where the pool has the layer */
 void mt_moe_unshard_intra(struct mt_moe *moe, int l);              /* collective; right behind it */
 void mt_moe_dispatch(struct mt_moe *moe, int l, int c);            /* collective */
-void mt_moe_experts(struct mt_moe *moe, int l, int c);
+void mt_moe_experts(struct mt_moe *moe, int l, int c, enum mt_stage stage);
 void mt_moe_combine(struct mt_moe *moe, int l, int c);             /* collective */
 void mt_moe_merge(struct mt_moe *moe, int l, int c, void *out);
 
@@ -174,11 +185,11 @@ void mt_moe_merge(struct mt_moe *moe, int l, int c, void *out);
  * added to by gate_back); dwg [E,C] += . */
 void mt_moe_pack_back(struct mt_moe *moe, int l, int c, const void *dout);
 void mt_moe_combine_back(struct mt_moe *moe, int l, int c);        /* collective */
-void mt_moe_experts_back(struct mt_moe *moe, int l, int c);        /* chunks in their order: gradients of weights are sums */
+void mt_moe_experts_back(struct mt_moe *moe, int l, int c, enum mt_stage stage); /* FIRST: of the second product */
 void mt_moe_dispatch_back(struct mt_moe *moe, int l, int c);       /* collective */
 void mt_moe_merge_back(struct mt_moe *moe, int l, int c, void *dx);
 void mt_moe_reshard_intra(struct mt_moe *moe, int l);              /* collective */
 void mt_moe_reshard_inter(struct mt_moe *moe, int l);              /* collective; right behind it */
-void mt_moe_gate_back(struct mt_moe *moe, int l, void *dx, const void *x, const float *wg, float *dwg);
+void mt_moe_gate_back(struct mt_moe *moe, int l, int a, void *dx, const void *x, const float *wg, float *dwg);
 
 #endif

@@ -41,8 +41,9 @@ void mt_moe_reserve(struct mt_moe *moe, int l, int c)
   rows_reserve(moe, chunk->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
   rows_reserve(moe, &moe->arrive[c], MT_WIRE, Q * mt_moe_row_bytes(moe));
   rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
-  rows_reserve(moe, &moe->h, MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
-  rows_reserve(moe, &moe->dpre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  const int between = moe->tiled ? c : 0;
+  rows_reserve(moe, &moe->h[between], MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->dpre[between], MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
   mt_exchange_plan(moe->exchange, chunk->plan, &moe->dispatcher.pattern, mt_moe_row_bytes(moe));
 }
 
@@ -66,9 +67,11 @@ static enum mt_space grad_space(const struct mt_moe *moe)
   return moe->device->host != moe->device ? MT_DEVICE : MT_WIRE;
 }
 
-void mt_moe_cut(struct mt_moe *moe, int nchunk, int ahead)
+void mt_moe_cut(struct mt_moe *moe, const struct mt_plan *plan, int ahead)
 {
-  MT_CHECK(nchunk >= 1 && nchunk <= MT_MOST_CHUNKS, "a layer's tokens in %d chunks", nchunk);
+  const int nbatch = plan->chunks, nchunk = plan->degree[0];
+  MT_CHECK(nbatch >= 1 && nchunk % nbatch == 0 && nchunk <= MT_MOST_CHUNKS && plan->degree[1] == nchunk,
+           "a micro-step in %d chunks, a layer's tokens in %d and %d", nbatch, nchunk, plan->degree[1]);
   for (int l = 0; l < moe->nmoe; l++) {
     struct mt_moe_layer *layer = &moe->layer[l];
     if (layer->chunk)
@@ -80,12 +83,14 @@ void mt_moe_cut(struct mt_moe *moe, int nchunk, int ahead)
       layer->chunk[c].plan = mt_exchange_plan_new();
     }
   }
+  moe->nbatch = nbatch;
   moe->nchunk = nchunk;
-  moe->wide = (nchunk + (moe->capacity ? 1 : 0)) * moe->E;
+  moe->tiled = plan->tiled;
+  moe->wide = (nchunk / nbatch + (moe->capacity ? 1 : 0)) * moe->E;
   mt_free(moe->my_counts);
   mt_free(moe->host_counts);
-  moe->my_counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->wide);
-  moe->host_counts = MT_NEW(MT_TAG_PLAN, int64_t, moe->wide * moe->comm->size);
+  moe->my_counts = MT_ZNEW(MT_TAG_PLAN, int64_t, nbatch * moe->wide);
+  moe->host_counts = MT_NEW(MT_TAG_PLAN, int64_t, nbatch * moe->wide * moe->comm->size);
   moe->ngrad = 1 + ahead;
   if (moe->slot_grad[0] && ahead && !moe->slot_grad[1])
     moe->slot_grad[1] = device_new(moe, MT_TAG_SLOT, grad_space(moe), moe->nslot * moe->stride * 4);
@@ -104,14 +109,15 @@ static void layer_new(struct mt_moe *moe, int l)
   layer->first = moe->first;
   layer->kept_weight = layer->weight;
   if (moe->capacity) {
-    layer->own_first = MT_NEW(MT_TAG_ACTIVATION, int32_t, N + 1);
+    layer->own_first = MT_NEW(MT_TAG_ACTIVATION, int32_t, N + MT_MOST_CHUNKS);
     layer->own_kept = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
-    layer->first = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (N + 1) * 4);
+    layer->first = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (N + MT_MOST_CHUNKS) * 4);
     layer->kept_weight = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
     layer->pick = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
     layer->triple = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, R * 4);
   }
   layer->aux = MT_NEW(MT_TAG_ACTIVATION, float, (N / moe->T + 1) * E);
+  layer->pool_p = MT_ZNEW(MT_TAG_PLAN, double, E);
   layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
   layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
   layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
@@ -133,6 +139,7 @@ static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
     device_free(moe, MT_DEVICE, layer->triple);
   }
   mt_free(layer->aux);
+  mt_free(layer->pool_p);
   mt_free(layer->counts);
   device_free(moe, MT_DEVICE, layer->place);
   device_free(moe, MT_WIRE, layer->back);
@@ -247,15 +254,14 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   if (moe->capacity) {
     moe->host_pick = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
     moe->host_triple = MT_NEW(MT_TAG_ACTIVATION, int32_t, R);
-    moe->dkept = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (R + 1) * 4);
+    moe->dkept = device_new(moe, MT_TAG_ACTIVATION, MT_DEVICE, (R + MT_MOST_CHUNKS) * 4);
   }
   moe->layer = MT_ZNEW(MT_TAG_PLAN, struct mt_moe_layer, moe->nmoe);
   for (int l = 0; l < moe->nmoe; l++)
     layer_new(moe, l);
   moe->chunk_counts = MT_NEW(MT_TAG_PLAN, int64_t, (int64_t)comm->size * E);
-  mt_moe_cut(moe, 1, 0);
+  mt_moe_cut(moe, &(struct mt_plan){.chunks = 1, .degree = {1, 1}}, 0);
 
-  moe->pool_p = MT_ZNEW(MT_TAG_PLAN, double, E);
   moe->pool_picks = MT_ZNEW(MT_TAG_PLAN, double, E);
   moe->sums.received = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->nmoe);
   moe->sums.per_expert = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->nmoe * E);
@@ -300,7 +306,6 @@ void mt_moe_free(struct mt_moe *moe)
     device_free(moe, grad_space(moe), moe->slot_grad[i]);
   device_free(moe, MT_WIRE, moe->wire_grad);
   mt_forced_free(moe->forced);
-  mt_free(moe->pool_p);
   mt_free(moe->pool_picks);
   mt_free(moe->sums.received);
   mt_free(moe->sums.per_expert);
@@ -323,10 +328,11 @@ void mt_moe_free(struct mt_moe *moe)
   device_free(moe, MT_WIRE, moe->send);
   device_free(moe, MT_WIRE, moe->dsend);
   device_free(moe, MT_DEVICE, moe->pre.data);
-  for (int c = 0; c < MT_MOST_CHUNKS; c++)
+  for (int c = 0; c < MT_MOST_CHUNKS; c++) {
     device_free(moe, MT_WIRE, moe->arrive[c].data);
+    device_free(moe, MT_DEVICE, moe->h[c].data);
+    device_free(moe, MT_DEVICE, moe->dpre[c].data);
+  }
   device_free(moe, MT_DEVICE, moe->rows.data);
-  device_free(moe, MT_DEVICE, moe->h.data);
-  device_free(moe, MT_DEVICE, moe->dpre.data);
   mt_free(moe);
 }

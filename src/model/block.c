@@ -23,11 +23,23 @@ static float *gradient(const struct mt_model *model, int64_t offset)
   const int64_t name##_rows[2] = {0, (n)};                                                                             \
   const struct mt_linear name = {1, name##_rows, (in), (out), 0, 0}
 
-static struct mt_attention attention_of(const struct mt_model *model)
+/* The rows of a batch chunk, [at, at + n) of N. */
+struct rows {
+  int64_t at, n;
+};
+
+static struct rows rows_of(const struct mt_model *model, int a)
+{
+  int64_t first, count = mt_part_range(model->B, model->nbatch, a, &first);
+  return (struct rows){first * model->T, count * model->T};
+}
+
+static struct mt_attention attention_of(const struct mt_model *model, struct rows rows)
 {
   const struct mt_arch *arch = &model->arch;
-  return (struct mt_attention){.B = model->B, .T = model->T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1,
-                               .window = arch->window, .segment = model->segment, .scale = 1.0f / sqrtf((float)arch->D)};
+  return (struct mt_attention){.B = rows.n / model->T, .T = model->T, .H = arch->H, .KV = arch->KV, .D = arch->D, .causal = 1,
+                               .window = arch->window, .segment = model->segment ? model->segment + rows.at : NULL,
+                               .scale = 1.0f / sqrtf((float)arch->D)};
 }
 
 void mt_model_segments(enum mt_document document, int64_t id, const int32_t *token, int64_t T, int32_t *segment)
@@ -63,50 +75,62 @@ void mt_model_embed(struct mt_model *model)
                                 matrix(model, arch->wpe), model->N, arch->C);
 }
 
-void mt_model_attention(struct mt_model *model, int l)
+void mt_model_attention(struct mt_model *model, int l, int a)
 {
   struct mt_device *device = model->device;
   const struct mt_kernels *kernels = device->kernels;
   const struct mt_arch *arch = &model->arch;
   const struct mt_block *block = &arch->block[l];
   struct mt_layer_state *layer = &model->layer[l];
-  const int64_t N = model->N, C = arch->C, HD = arch->H * arch->D, QKV = HD + 2 * arch->KV * arch->D;
-  DENSE(qkv, N, C, QKV);
-  DENSE(o, N, HD, C);
-  const struct mt_attention attention = attention_of(model);
-  kernels->norm(device, arch->norm, layer->y1, layer->mean1, layer->rstd1, model->x[l], weight(model, block->norm1_w),
-                weight(model, block->norm1_b), N, C, arch->eps);
-  kernels->linear(device, &qkv, layer->qkv, layer->y1, matrix(model, block->qkv_w), matrix(model, block->qkv_b), 0);
+  const struct rows rows = rows_of(model, a);
+  const int64_t n = rows.n, C = arch->C, HD = arch->H * arch->D, QKV = HD + 2 * arch->KV * arch->D;
+  DENSE(qkv, n, C, QKV);
+  DENSE(o, n, HD, C);
+  const struct mt_attention attention = attention_of(model, rows);
+  const void *x = mt_at(device, model->x[l], rows.at * C);
+  void *y1 = mt_at(device, layer->y1, rows.at * C), *projected = mt_at(device, layer->qkv, rows.at * QKV),
+       *attended = mt_at(device, layer->att, rows.at * HD), *x1 = mt_at(device, layer->x1, rows.at * C);
+  kernels->norm(device, arch->norm, y1, layer->mean1 + rows.at, layer->rstd1 + rows.at, x, weight(model, block->norm1_w),
+                weight(model, block->norm1_b), n, C, arch->eps);
+  kernels->linear(device, &qkv, projected, y1, matrix(model, block->qkv_w), matrix(model, block->qkv_b), 0);
   if (arch->rope) /* q and k heads lie side by side at the start of a row */
-    kernels->rope(device, layer->qkv, N, QKV, arch->H + arch->KV, arch->D, model->position, model->rope_table, 0);
-  kernels->attention(device, &attention, layer->att, layer->lse, layer->qkv);
-  device->ops->copy(device, MT_DEV_MATH, layer->x1, model->x[l], N * C * mt_dtype_size(device->ctype));
-  kernels->linear(device, &o, layer->x1, layer->att, matrix(model, block->o_w), matrix(model, block->o_b), 1);
-  kernels->norm(device, arch->norm, layer->y2, layer->mean2, layer->rstd2, layer->x1, weight(model, block->norm2_w),
-                weight(model, block->norm2_b), N, C, arch->eps);
-  device->ops->copy(device, MT_DEV_MATH, model->x[l + 1], layer->x1, N * C * mt_dtype_size(device->ctype));
+    kernels->rope(device, projected, n, QKV, arch->H + arch->KV, arch->D, model->position + rows.at, model->rope_table, 0);
+  kernels->attention(device, &attention, attended, layer->lse + rows.at * arch->H, projected);
+  device->ops->copy(device, MT_DEV_MATH, x1, x, n * C * mt_dtype_size(device->ctype));
+  kernels->linear(device, &o, x1, attended, matrix(model, block->o_w), matrix(model, block->o_b), 1);
+  kernels->norm(device, arch->norm, mt_at(device, layer->y2, rows.at * C), layer->mean2 + rows.at, layer->rstd2 + rows.at, x1,
+                weight(model, block->norm2_w), weight(model, block->norm2_b), n, C, arch->eps);
+  device->ops->copy(device, MT_DEV_MATH, mt_at(device, model->x[l + 1], rows.at * C), x1, n * C * mt_dtype_size(device->ctype));
 }
 
-static void activate(struct mt_model *model, int l)
+/* A dense layer's pre-activations of these rows. */
+static void *pre_of(const struct mt_model *model, int l, struct rows rows)
+{
+  return mt_at(model->device, model->layer[l].pre, rows.at * model->arch.F * (model->arch.gated ? 2 : 1));
+}
+
+static void activate(struct mt_model *model, const void *pre, int64_t n)
 {
   const struct mt_kernels *kernels = model->device->kernels;
   if (model->arch.gated)
-    kernels->swiglu(model->device, model->h, model->layer[l].pre, model->N, model->arch.F);
+    kernels->swiglu(model->device, model->h, pre, n, model->arch.F);
   else
-    kernels->gelu(model->device, model->h, model->layer[l].pre, model->N * model->arch.F);
+    kernels->gelu(model->device, model->h, pre, n * model->arch.F);
 }
 
-void mt_model_mlp(struct mt_model *model, int l)
+void mt_model_mlp(struct mt_model *model, int l, int a)
 {
   struct mt_device *device = model->device;
   const struct mt_arch *arch = &model->arch;
   const struct mt_block *block = &arch->block[l];
-  struct mt_layer_state *layer = &model->layer[l];
-  DENSE(in, model->N, arch->C, arch->F * (arch->gated ? 2 : 1));
-  DENSE(out, model->N, arch->F, arch->C);
-  device->kernels->linear(device, &in, layer->pre, layer->y2, matrix(model, block->in_w), matrix(model, block->in_b), 0);
-  activate(model, l);
-  device->kernels->linear(device, &out, model->x[l + 1], model->h, matrix(model, block->out_w), matrix(model, block->out_b), 1);
+  const struct rows rows = rows_of(model, a);
+  const void *y2 = mt_at(device, model->layer[l].y2, rows.at * arch->C);
+  void *pre = pre_of(model, l, rows), *x = mt_at(device, model->x[l + 1], rows.at * arch->C);
+  DENSE(in, rows.n, arch->C, arch->F * (arch->gated ? 2 : 1));
+  DENSE(out, rows.n, arch->F, arch->C);
+  device->kernels->linear(device, &in, pre, y2, matrix(model, block->in_w), matrix(model, block->in_b), 0);
+  activate(model, pre, rows.n);
+  device->kernels->linear(device, &out, x, model->h, matrix(model, block->out_w), matrix(model, block->out_b), 1);
 }
 
 void mt_model_head(struct mt_model *model, int back)
@@ -155,50 +179,59 @@ void mt_model_logits(struct mt_model *model, int64_t first, int64_t n, float *lo
   }
 }
 
-void mt_model_mlp_back(struct mt_model *model, int l)
+void mt_model_mlp_back(struct mt_model *model, int l, int a)
 {
   struct mt_device *device = model->device;
   const struct mt_kernels *kernels = device->kernels;
   const struct mt_arch *arch = &model->arch;
   const struct mt_block *block = &arch->block[l];
-  struct mt_layer_state *layer = &model->layer[l];
-  DENSE(in, model->N, arch->C, arch->F * (arch->gated ? 2 : 1));
-  DENSE(out, model->N, arch->F, arch->C);
+  const struct rows rows = rows_of(model, a);
+  const void *y2 = mt_at(device, model->layer[l].y2, rows.at * arch->C), *dx = mt_at(device, model->dx, rows.at * arch->C);
+  void *pre = pre_of(model, l, rows);
+  DENSE(in, rows.n, arch->C, arch->F * (arch->gated ? 2 : 1));
+  DENSE(out, rows.n, arch->F, arch->C);
   if (model->config->train.recompute)
-    kernels->linear(device, &in, layer->pre, layer->y2, matrix(model, block->in_w), matrix(model, block->in_b), 0);
-  activate(model, l);
-  kernels->linear_dw(device, &out, gradient(model, block->out_w), gradient(model, block->out_b), model->dx, model->h);
-  kernels->linear_dx(device, &out, model->h, model->dx, matrix(model, block->out_w), 0);
+    kernels->linear(device, &in, pre, y2, matrix(model, block->in_w), matrix(model, block->in_b), 0);
+  activate(model, pre, rows.n);
+  kernels->linear_dw(device, &out, gradient(model, block->out_w), gradient(model, block->out_b), dx, model->h);
+  kernels->linear_dx(device, &out, model->h, dx, matrix(model, block->out_w), 0);
   if (arch->gated)
-    kernels->swiglu_back(device, model->dpre, model->h, layer->pre, model->N, arch->F);
+    kernels->swiglu_back(device, model->dpre, model->h, pre, rows.n, arch->F);
   else
-    kernels->gelu_back(device, model->dpre, model->h, layer->pre, model->N * arch->F);
-  kernels->linear_dw(device, &in, gradient(model, block->in_w), gradient(model, block->in_b), model->dpre, layer->y2);
-  kernels->linear_dx(device, &in, model->dy, model->dpre, matrix(model, block->in_w), 0);
+    kernels->gelu_back(device, model->dpre, model->h, pre, rows.n * arch->F);
+  kernels->linear_dw(device, &in, gradient(model, block->in_w), gradient(model, block->in_b), model->dpre, y2);
+  kernels->linear_dx(device, &in, mt_at(device, model->dy, rows.at * arch->C), model->dpre, matrix(model, block->in_w), 0);
 }
 
-void mt_model_attention_back(struct mt_model *model, int l)
+void mt_model_attention_back(struct mt_model *model, int l, int a)
 {
   struct mt_device *device = model->device;
   const struct mt_kernels *kernels = device->kernels;
   const struct mt_arch *arch = &model->arch;
   const struct mt_block *block = &arch->block[l];
   struct mt_layer_state *layer = &model->layer[l];
-  const int64_t N = model->N, C = arch->C, HD = arch->H * arch->D, QKV = HD + 2 * arch->KV * arch->D;
-  DENSE(qkv, N, C, QKV);
-  DENSE(o, N, HD, C);
-  const struct mt_attention attention = attention_of(model);
-  kernels->norm_back(device, arch->norm, model->dx, 1, gradient(model, block->norm2_w), gradient(model, block->norm2_b),
-                     model->dy, layer->x1, layer->mean2, layer->rstd2, weight(model, block->norm2_w), N, C);
-  kernels->linear_dw(device, &o, gradient(model, block->o_w), gradient(model, block->o_b), model->dx, layer->att);
-  kernels->linear_dx(device, &o, model->datt, model->dx, matrix(model, block->o_w), 0);
-  kernels->attention_back(device, &attention, model->dqkv, model->datt, layer->qkv, layer->att, layer->lse);
+  const struct rows rows = rows_of(model, a);
+  const int64_t n = rows.n, C = arch->C, HD = arch->H * arch->D, QKV = HD + 2 * arch->KV * arch->D;
+  DENSE(qkv, n, C, QKV);
+  DENSE(o, n, HD, C);
+  const struct mt_attention attention = attention_of(model, rows);
+  const void *projected = mt_at(device, layer->qkv, rows.at * QKV), *attended = mt_at(device, layer->att, rows.at * HD);
+  void *dx = mt_at(device, model->dx, rows.at * C), *dy = mt_at(device, model->dy, rows.at * C);
+  kernels->norm_back(device, arch->norm, dx, 1, gradient(model, block->norm2_w), gradient(model, block->norm2_b), dy,
+                     mt_at(device, layer->x1, rows.at * C), layer->mean2 + rows.at, layer->rstd2 + rows.at,
+                     weight(model, block->norm2_w), n, C);
+  kernels->linear_dw(device, &o, gradient(model, block->o_w), gradient(model, block->o_b), dx, attended);
+  kernels->linear_dx(device, &o, model->datt, dx, matrix(model, block->o_w), 0);
+  kernels->attention_back(device, &attention, model->dqkv, model->datt, projected, attended,
+                          layer->lse + rows.at * arch->H);
   if (arch->rope)
-    kernels->rope(device, model->dqkv, N, QKV, arch->H + arch->KV, arch->D, model->position, model->rope_table, 1);
-  kernels->linear_dw(device, &qkv, gradient(model, block->qkv_w), gradient(model, block->qkv_b), model->dqkv, layer->y1);
-  kernels->linear_dx(device, &qkv, model->dy, model->dqkv, matrix(model, block->qkv_w), 0);
-  kernels->norm_back(device, arch->norm, model->dx, 1, gradient(model, block->norm1_w), gradient(model, block->norm1_b),
-                     model->dy, model->x[l], layer->mean1, layer->rstd1, weight(model, block->norm1_w), N, C);
+    kernels->rope(device, model->dqkv, n, QKV, arch->H + arch->KV, arch->D, model->position + rows.at, model->rope_table, 1);
+  kernels->linear_dw(device, &qkv, gradient(model, block->qkv_w), gradient(model, block->qkv_b), model->dqkv,
+                     mt_at(device, layer->y1, rows.at * C));
+  kernels->linear_dx(device, &qkv, dy, model->dqkv, matrix(model, block->qkv_w), 0);
+  kernels->norm_back(device, arch->norm, dx, 1, gradient(model, block->norm1_w), gradient(model, block->norm1_b), dy,
+                     mt_at(device, model->x[l], rows.at * C), layer->mean1 + rows.at, layer->rstd1 + rows.at,
+                     weight(model, block->norm1_w), n, C);
 }
 
 void mt_model_embed_back(struct mt_model *model)
@@ -241,8 +274,10 @@ const char *mt_model_find_nonfinite(struct mt_model *model, int *layer)
       if (!all_finite(model, model->moe->layer[arch->block[l].moe].p, N * arch->E))
         return "router";
       const struct mt_moe_layer *experts = &model->moe->layer[arch->block[l].moe];
-      if (model->moe->wire == MT_F32 && !all_finite(model, experts->back, experts->routing.nrow * arch->C))
-        return "experts";
+      for (int c = 0; c < model->moe->nchunk && model->moe->wire == MT_F32; c++)
+        if (!all_finite(model, (float *)experts->back + experts->chunk[c].row * arch->C,
+                        experts->chunk[c].routing.nrow * arch->C))
+          return "experts";
     }
     if (!all_finite(model, model->x[l + 1], N * arch->C))
       return "output";

@@ -116,6 +116,7 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   model->config = config;
   model->max_B = max_B;
   model->T = T;
+  model->nbatch = 1;
   mt_family_build(config, &model->arch, &model->params);
   const struct mt_arch *arch = &model->arch;
   const int64_t N = max_B * T;
@@ -190,6 +191,13 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
   mt_free(position);
   *result = model;
   return MT_OK;
+}
+
+void mt_model_cut(struct mt_model *model, const struct mt_plan *plan, int ahead)
+{
+  model->nbatch = plan->chunks;
+  if (model->moe)
+    mt_moe_cut(model->moe, plan, ahead);
 }
 
 void mt_model_free(struct mt_model *model)

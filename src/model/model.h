@@ -70,6 +70,7 @@ struct mt_model {
                                            itself if no rank rounds */
   void *rounded;                        /* device [shared_length] bf16: if ranks round, else NULL; may be `matrix` */
   int64_t B, T, N, max_B;               /* of the micro-step under way; largest B */
+  int nbatch;                           /* batch chunks: ranges of its sequences, which layers work on one at a time */
   struct mt_layer_state *layer;         /* [L] */
   void **x;                             /* [L + 1] residual stream before each layer and at the end, [N,C] */
   void *y, *dx, *dy, *dqkv, *datt, *h, *dpre; /* scratch [N,...]; y = final norm's output */
@@ -95,6 +96,8 @@ void mt_family_build(const struct mt_config *config, struct mt_arch *arch, struc
 enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config, int64_t max_B,
                             int64_t T, int training, struct mt_model **model);
 void mt_model_free(struct mt_model *model);
+/* Cuts micro-steps into a plan's chunks, at first one; see mt_moe_cut. Local. */
+void mt_model_cut(struct mt_model *model, const struct mt_plan *plan, int ahead);
 /* Fills this rank's shards with initial values, a function of (seed, parameter, element) alone. Local. */
 void mt_model_init(struct mt_model *model, uint64_t seed);
 /* Calls f for every piece of every tensor on this rank: its row, expert (0 for shared), first element in the tensor, the
@@ -113,18 +116,19 @@ void mt_model_segments(enum mt_document document, int64_t id, const int32_t *tok
  * With data.document, attention sees a sequence's documents apart. Positions do not start again with a document, and a
  * document's last token still predicts the first of the next: llm.c and nanoGPT train on both. */
 void mt_model_batch(struct mt_model *model, int64_t B);
-/* Forward pieces, in this order; MoE layers run moe.h's between attention and the next layer (their input is
- * layer[l].y2, their output is added to x[l + 1]). */
+/* Forward pieces, in this order, those of layers for batch chunk a; MoE layers run moe.h's between attention and the next layer
+ * (their input is layer[l].y2, their output is added to x[l + 1]). */
 void mt_model_embed(struct mt_model *model);
-void mt_model_attention(struct mt_model *model, int l); /* x[l] -> x1, then norm2 -> y2, x[l + 1] := x1 */
-void mt_model_mlp(struct mt_model *model, int l);       /* dense layers: x[l + 1] += mlp(y2) */
+void mt_model_attention(struct mt_model *model, int l, int a); /* x[l] -> x1, then norm2 -> y2, x[l + 1] := x1 */
+void mt_model_mlp(struct mt_model *model, int l, int a);       /* dense layers: x[l + 1] += mlp(y2) */
 /* Final norm, head and loss in chunks of rows. back = 1: also their gradients, dx and grad. Adds to loss_sum. */
 void mt_model_head(struct mt_model *model, int back);
 /* logits[n, V] (host, f32) of the n rows from `first` on, after the forward pieces. Local. */
 void mt_model_logits(struct mt_model *model, int64_t first, int64_t n, float *logits);
-/* Backward pieces; dy holds the gradient of y2 when attention_back is called. */
-void mt_model_mlp_back(struct mt_model *model, int l);
-void mt_model_attention_back(struct mt_model *model, int l);
+/* Backward pieces; dy holds the gradient of y2 when attention_back is called. Batch chunks of a layer come in their order:
+ * gradients of weights are sums. */
+void mt_model_mlp_back(struct mt_model *model, int l, int a);
+void mt_model_attention_back(struct mt_model *model, int l, int a);
 void mt_model_embed_back(struct mt_model *model);
 /* The gradients of elements [result, shared_length) of the shared vector are complete once the last micro-step's backward
  * pass is through layer l (l = L: through the head): tensors lie in the order in which the forward pass needs them. Pure. */

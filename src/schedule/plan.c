@@ -25,7 +25,9 @@ struct builder {
   int gradient, sent; /* shared gradients that are ready, and that travel already; parts of MT_WHOLE */
   int gradient_after; /* task behind which they are ready */
   int reduced;
+  int moved; /* the weights or gradients of experts that travel before the next ones may, if one thing does at a time */
   int begun; /* the micro-step's first task: its batch, and layouts */
+  int ended; /* its last one: what the next one's batch overwrites */
 };
 
 /* A chunk's share, so that all together are the whole. */
@@ -98,6 +100,18 @@ static int moe_beside(const struct builder *b, int layer, int step)
   return -1;
 }
 
+/* The first of two tasks that move a layer's weights or gradients. What carries them does one thing at a time, so where one
+ * thread communicates nothing may come between the two that needs it too. */
+static int move(struct builder *b, enum mt_task_kind kind, enum mt_lane lane, int part, int after, int and)
+{
+  return add_task(b, (struct mt_task){.kind = kind,
+                                      .lane = lane,
+                                      .layer = b->layer,
+                                      .part = part,
+                                      .dep = {after, and, b->plan->one_wire ? b->moved : -1},
+                                      .ndep = 3});
+}
+
 static void unshard(struct builder *b, int layer)
 {
   if (!b->shape->sharded || layer < 0)
@@ -105,8 +119,8 @@ static void unshard(struct builder *b, int layer)
   int half = moe_number(b, layer) % 2, now = b->layer;
   b->layer = layer;
   int part = b->held[half] == layer ? 0 : MT_WHOLE; /* the last two layers are still there when backward begins */
-  int task = add(b, MT_TASK_UNSHARD_INTER, INTER, 0, part, b->used[half], b->begun);
-  b->unsharded[half] = add(b, MT_TASK_UNSHARD_INTRA, INTRA, 0, part, task, -1);
+  int task = move(b, MT_TASK_UNSHARD_INTER, INTER, part, b->used[half], b->begun);
+  b->unsharded[half] = b->moved = add(b, MT_TASK_UNSHARD_INTRA, INTRA, 0, part, task, -1);
   b->held[half] = layer;
   b->layer = now;
 }
@@ -117,8 +131,8 @@ static void reshard(struct builder *b, int layer, int after)
     return;
   int now = b->layer;
   b->layer = layer;
-  int task = add(b, MT_TASK_RESHARD_INTRA, INTRA, 0, MT_WHOLE, after, -1);
-  b->resharded[moe_number(b, layer) % 2] = add(b, MT_TASK_RESHARD_INTER, INTER, 0, MT_WHOLE, task, -1);
+  int task = move(b, MT_TASK_RESHARD_INTRA, INTRA, MT_WHOLE, after, -1);
+  b->resharded[moe_number(b, layer) % 2] = b->moved = add(b, MT_TASK_RESHARD_INTER, INTER, 0, MT_WHOLE, task, -1);
   b->layer = now;
 }
 
@@ -334,7 +348,12 @@ static void micro_step(struct builder *b, int micro)
   b->layer = -1;
   int after = -1;
   if (shape->whole) {
-    after = b->begun = add(b, MT_TASK_BATCH, COMPUTE, 0, MT_WHOLE, b->resharded[0], b->resharded[1]);
+    after = b->begun = add_task(b, (struct mt_task){.kind = MT_TASK_BATCH,
+                                                    .lane = COMPUTE,
+                                                    .layer = -1,
+                                                    .part = MT_WHOLE,
+                                                    .dep = {b->resharded[0], b->resharded[1], b->ended},
+                                                    .ndep = 3});
     after = add(b, MT_TASK_EMBED, COMPUTE, 0, MT_WHOLE, after, -1);
   }
   for (int a = 0; a < b->plan->chunks; a++)
@@ -363,7 +382,7 @@ static void micro_step(struct builder *b, int micro)
   b->delayed = -1;
   after = b->ready[b->plan->chunks - 1];
   if (shape->whole)
-    after = add(b, MT_TASK_EMBED_BACK, COMPUTE, 0, MT_WHOLE, after, -1);
+    after = b->ended = add(b, MT_TASK_EMBED_BACK, COMPUTE, 0, MT_WHOLE, after, -1);
   if (micro == shape->nmicro - 1) {
     b->gradient = MT_WHOLE;
     b->gradient_after = after;
@@ -388,7 +407,9 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
                       .delayed = -1,
                       .gradient_after = -1,
                       .reduced = -1,
-                      .begun = -1};
+                      .moved = -1,
+                      .begun = -1,
+                      .ended = -1};
   memset(b.chain, 0xff, sizeof b.chain); /* -1 */
   for (int m = 0; m < shape->nmicro; m++)
     micro_step(&b, m);

@@ -181,8 +181,8 @@ static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const 
   struct mt_shape few = excerpt(shape, 4, 1);
   struct mt_plan best = mt_scheme_plan(MT_SCHEME_PIPEMOE, degree, shape, costs);
   int64_t least = time_of(&few, &best, costs);
-  for (int chunks = 1; chunks <= (shape->run ? 1 : MT_MOST_CHUNKS) && chunks <= shape->sequences; chunks *= 2) {
-    if (shape->sequences % chunks || degree % chunks)
+  for (int chunks = 1; chunks <= MT_MOST_CHUNKS && chunks <= shape->sequences; chunks *= 2) {
+    if ((!shape->run && shape->sequences % chunks) || degree % chunks) /* what runs is cut unevenly anyway */
       continue;
     for (int d = degree ? degree : chunks; d <= (degree ? degree : MT_MOST_CHUNKS) && d <= 4 * chunks; d *= 2) {
       for (int i = 0; i < 4; i++) {
@@ -201,13 +201,6 @@ static struct mt_plan plan_mast(int degree, const struct mt_shape *shape, const 
     }
   }
   return best;
-}
-
-/* What the executor cannot do yet is left out of a plan that it is to run. */
-static struct mt_plan runnable(struct mt_plan plan)
-{
-  plan.tiled = 0;
-  return plan;
 }
 
 /* Lina's pieces: 30 MB, parts of MT_WHOLE. */
@@ -270,8 +263,6 @@ struct mt_plan mt_scheme_choose(enum mt_scheme scheme, int degree, const struct 
     if (scheme != MT_SCHEME_AUTO && p != scheme)
       continue;
     struct mt_plan plan = mt_scheme_plan(p, degree, shape, costs);
-    if (shape->run)
-      plan = runnable(plan);
     for (int ahead = 0; ahead <= (scheme == MT_SCHEME_AUTO && shape->sharded && !plan.serial); ahead++) {
       plan.prefetch |= ahead;
       plan.delay |= ahead;

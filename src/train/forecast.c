@@ -19,11 +19,12 @@ static int64_t grown(int64_t held, int64_t need)
 }
 
 /* What a layer's rows take on this rank after a step, if every expert is picked equally often: rows that there is room for
- * in all chunks' buffers and in what they share, and bytes of the exchange's staging. Shares and the exchange's plan are
+ * in all chunks' buffers and in the largest's, and bytes of the exchange's staging. Shares and the exchange's plan are
  * functions of the counts, so they are made for each chunk of each micro-step; buffers grow by half, or to what is needed.
  * `part` of the picks count. */
 static void rows_kept(const struct mt_config *config, const struct mt_layout *layout, struct mt_comm *comm,
-                      const struct mt_batch *batch, double part, int degree, int64_t *rows, int64_t *shared, int64_t *staging)
+                      const struct mt_batch *batch, double part, const struct mt_plan *cut, int64_t *rows, int64_t *shared,
+                      int64_t *staging)
 {
   const int P = comm->size, E = layout->nexpert, me = comm->rank, first = comm->node_first[comm->node];
   const int wire = config->parallel.wire == MT_WIRE_BF16 ? 2 : 4;
@@ -39,12 +40,14 @@ static void rows_kept(const struct mt_config *config, const struct mt_layout *la
   const int several = comm->nnode > 1; /* else nothing is staged, and no pattern needed, which may be large */
   struct mt_pattern pattern = several ? mt_pattern_new(comm) : (struct mt_pattern){0};
   int64_t held[MT_MOST_CHUNKS] = {0};
+  const int degree = cut->degree[0], of = degree / cut->chunks;
   *rows = *shared = 0;
   for (int64_t i = 0; i < batch->nmicro * degree; i++) {
     const int64_t m = i / degree, c = i % degree;
     for (int s = 0; s < P; s++) {
-      int64_t from, all = (int64_t)(picks * (double)mt_part_range(mt_part_count(&batch->share, s), batch->nmicro, m, &from) + 0.5);
-      int64_t n = mt_part_range(all, degree, c, &from);
+      int64_t from, sequences = mt_part_range(mt_part_count(&batch->share, s), batch->nmicro, m, &from);
+      int64_t all = (int64_t)(picks * (double)mt_part_range(sequences, cut->chunks, c / of, &from) + 0.5);
+      int64_t n = mt_part_range(all, of, c % of, &from);
       for (int e = 0; e < E; e++)
         counts[(int64_t)s * E + e] = mt_part_range(n, E, e, &from);
     }
@@ -117,16 +120,17 @@ static void add_experts(const struct mt_config *config, struct mt_comm *comm, co
   /* rows: fixed ones (K a token) and those that arrive */
   const double factor = config->moe.capacity_factor, R = N * K;
   int64_t received, shared, staging;
-  rows_kept(config, layout, comm, batch, factor > 0 && factor < 1 ? factor : 1, step.degree, &received, &shared, &staging);
+  rows_kept(config, layout, comm, batch, factor > 0 && factor < 1 ? factor : 1, &step.plan, &received, &shared, &staging);
   const double Q = (double)received;
   if (factor > 0) { /* the picks that count */
-    bytes[MT_TAG_ACTIVATION] += L * (8 * N + 16 * R) + 12 * R;
-    bytes[MT_TAG_PLAN] += 16 * P * E;
+    bytes[MT_TAG_ACTIVATION] += L * (8 * (N + MT_MOST_CHUNKS) + 16 * R) + 12 * R;
+    bytes[MT_TAG_PLAN] += 16 * P * E * step.plan.chunks;
   }
   bytes[MT_TAG_ROW] += L * (R * (4 + C * wire)) + R * (4 + 2 * C * wire);
   bytes[MT_TAG_ROW] += L * Q * (8 + 4 * C) + Q * C * wire;
   bytes[MT_TAG_ROW] += (config->train.recompute ? 0 : L) * Q * 4 * wide;
-  bytes[MT_TAG_ROW] += (double)shared * (4 * C + 4 * F + (config->train.recompute ? 8 : 4) * wide);
+  bytes[MT_TAG_ROW] += (double)shared * (4 * C + (config->train.recompute ? 4 * wide : 0));
+  bytes[MT_TAG_ROW] += (step.plan.tiled ? Q : (double)shared) * 4 * (F + wide);
   bytes[MT_TAG_COMM] += tree_staging(layout, comm, &cut);
   bytes[MT_TAG_COMM] += (double)staging;
   bytes[MT_TAG_PLAN] += L * (8 * P * E + 8 * R + 8 * Q) + 16 * P * comm->node_size + 8 * N;

@@ -23,22 +23,22 @@ static void do_embed(void *self, const struct mt_task *task)
 
 static void do_attention(void *self, const struct mt_task *task)
 {
-  mt_model_attention(self, task->layer);
+  mt_model_attention(self, task->layer, task->chunk);
 }
 
 static void do_mlp(void *self, const struct mt_task *task)
 {
-  mt_model_mlp(self, task->layer);
+  mt_model_mlp(self, task->layer, task->chunk);
 }
 
 static void do_gate(void *self, const struct mt_task *task)
 {
-  mt_moe_gate(MOE(self), NUMBER(self, task), MODEL(self)->layer[task->layer].y2, GATE_W(self, task));
+  mt_moe_gate(MOE(self), NUMBER(self, task), task->chunk, MODEL(self)->layer[task->layer].y2, GATE_W(self, task));
 }
 
 static void do_counts(void *self, const struct mt_task *task)
 {
-  mt_moe_counts(MOE(self), NUMBER(self, task));
+  mt_moe_counts(MOE(self), NUMBER(self, task), task->chunk);
 }
 
 static void do_pack(void *self, const struct mt_task *task)
@@ -63,7 +63,7 @@ static void do_dispatch(void *self, const struct mt_task *task)
 
 static void do_experts(void *self, const struct mt_task *task)
 {
-  mt_moe_experts(MOE(self), NUMBER(self, task), task->chunk);
+  mt_moe_experts(MOE(self), NUMBER(self, task), task->chunk, task->stage);
 }
 
 static void do_combine(void *self, const struct mt_task *task)
@@ -100,7 +100,7 @@ static void do_combine_back(void *self, const struct mt_task *task)
 
 static void do_experts_back(void *self, const struct mt_task *task)
 {
-  mt_moe_experts_back(MOE(self), NUMBER(self, task), task->chunk);
+  mt_moe_experts_back(MOE(self), NUMBER(self, task), task->chunk, task->stage);
 }
 
 static void do_dispatch_back(void *self, const struct mt_task *task)
@@ -126,18 +126,18 @@ static void do_reshard_inter(void *self, const struct mt_task *task)
 static void do_gate_back(void *self, const struct mt_task *task)
 {
   struct mt_model *model = self;
-  mt_moe_gate_back(MOE(self), NUMBER(self, task), model->dy, model->layer[task->layer].y2, GATE_W(self, task),
+  mt_moe_gate_back(MOE(self), NUMBER(self, task), task->chunk, model->dy, model->layer[task->layer].y2, GATE_W(self, task),
                    model->grad + model->arch.block[task->layer].gate_w);
 }
 
 static void do_mlp_back(void *self, const struct mt_task *task)
 {
-  mt_model_mlp_back(self, task->layer);
+  mt_model_mlp_back(self, task->layer, task->chunk);
 }
 
 static void do_attention_back(void *self, const struct mt_task *task)
 {
-  mt_model_attention_back(self, task->layer);
+  mt_model_attention_back(self, task->layer, task->chunk);
 }
 
 /* Elements of the shared vector that `parts` of its gradients are, counted from its end: that is the order in which they
@@ -212,8 +212,9 @@ struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan
                               int backward)
 {
   const struct mt_moe *moe = model->moe;
-  MT_CHECK(plan->chunks == 1 && !plan->tiled && plan->degree[0] == plan->degree[1] &&
-               (!moe || (moe->nchunk == plan->degree[0] && (plan->serial || !backward || moe->ngrad == 2))),
+  MT_CHECK(model->nbatch == plan->chunks && plan->degree[0] == plan->degree[1] && (plan->serial || plan->one_wire) &&
+               (!moe || (moe->nchunk == plan->degree[0] && moe->tiled == plan->tiled &&
+                         (plan->serial || !backward || moe->ngrad == 2))),
            "a plan of %d chunks, degrees %d and %d, for what the model is not cut for", plan->chunks, plan->degree[0],
            plan->degree[1]);
   struct mt_shape_layer *layer = MT_NEW(MT_TAG_PLAN, struct mt_shape_layer, model->arch.L);

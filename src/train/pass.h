@@ -12,7 +12,7 @@ struct mt_shape mt_pass_shape(const struct mt_config *config, const struct mt_cl
 
 /* The tasks of `nmicro` micro-steps, forward alone or (backward = 1) of a whole training step, as a plan orders them by these costs (the same on all ranks; NULL = as listed). What the
  * model does has its functions; what a step does around it (reading the batch; what comes after the backward pass) has none:
- * that is left to the caller. The model's MoE layers must be cut into the plan's chunks (mt_moe_cut). Tasks borrow the model.
+ * that is left to the caller. The model must be cut into the plan's chunks (mt_model_cut). Tasks borrow the model.
  * Local; the caller frees. */
 struct mt_tasks mt_pass_tasks(struct mt_model *model, const struct mt_plan *plan, const struct mt_costs *costs, int nmicro,
                               int backward);

@@ -349,7 +349,7 @@ struct mt_step_size mt_predict_step_size(const struct mt_config *config, const s
   const int64_t step = n[1] + (micro - 1) * (n[2] - n[1]);
   return (struct mt_step_size){.task_bytes = (n[0] + step) * (int64_t)sizeof(struct mt_task) +
                                              step * (int64_t)sizeof(struct mt_span),
-                               .degree = plan.degree[0],
+                               .plan = plan,
                                .overlaps = mt_predict_overlaps(config, cluster)};
 }
 

@@ -23,7 +23,7 @@ struct mt_costs mt_predict_costs(const struct mt_config *config, const struct mt
 /* What a plan has to do with memory. */
 struct mt_step_size {
   int64_t task_bytes; /* of the tasks of a step and of an evaluation */
-  int degree;         /* chunks of an MoE layer's tokens */
+  struct mt_plan plan;
   int overlaps;       /* see mt_predict_overlaps */
 };
 struct mt_step_size mt_predict_step_size(const struct mt_config *config, const struct mt_cluster *cluster);

@@ -6,7 +6,7 @@
  * to be fastest stays, so that running one after the other is always among what is weighed. The first steps of a run are a
  * trial. Later, when the last MT_WATCHED steps have departed from their prediction, costs are learnt from them, and another
  * trial follows if by these another plan or way looks better.
- * The trap: bits. Order, timing and what overlaps never change them; the degree (chunks of tokens) does, in rounding. A run
+ * The trap: bits. Order, timing and what overlaps never change them; the degree (chunks of sequences and tokens) does, in rounding. A run
  * that is resumed must go on as the one that was not stopped, so the degree may change in the first trial only as long as
  * nothing was saved, and else with a checkpoint: what is saved and what goes on have the new one. */
 #ifndef MT_REPLAN_H

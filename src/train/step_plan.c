@@ -13,14 +13,14 @@ static void foresee(struct mt_step *step)
   step->predicted_s = 1e-9 * (double)mt_tasks_ns(&step->tasks, &step->costs);
 }
 
-/* A course comes into force between steps. */
-static void follow(struct mt_step *step, const struct mt_course *course)
+void mt_step_follow(struct mt_step *step, const struct mt_course *course)
 {
-  const int first = !step->tasks.n, recut = first || !mt_course_same_bits(course, &step->course),
+  const int first = !step->tasks.n,
+            recut = first || !mt_course_same_bits(course, &step->course) || course->plan.tiled != step->course.plan.tiled,
             rebuild = recut || memcmp(&course->plan, &step->course.plan, sizeof course->plan);
   step->course = *course;
-  if (step->model->moe && recut)
-    mt_moe_cut(step->model->moe, course->plan.degree[0], mt_predict_overlaps(step->config, step->comm->cluster));
+  if (recut)
+    mt_model_cut(step->model, &course->plan, !course->plan.serial || mt_predict_overlaps(step->config, step->comm->cluster));
   if (rebuild)
     mt_step_build(step);
   if (rebuild && !first)
@@ -132,7 +132,7 @@ static void end_round(struct mt_step *step)
       !tried(step, &next)) {
     mt_replan_next(replan, next.plan.serial);
     next.beside = replan->beside;
-    follow(step, &next);
+    mt_step_follow(step, &next);
     report(step, why, 0, before_s);
     return;
   }
@@ -145,7 +145,7 @@ static void end_round(struct mt_step *step)
   const int changed = memcmp(&next, &step->before, sizeof next) != 0;
   mt_replan_done(replan, beside, changed);
   replan->serial = next.plan.serial;
-  follow(step, &next);
+  mt_step_follow(step, &next);
   report(step, why, 1, before_s);
 }
 
@@ -175,7 +175,7 @@ void mt_step_plan_begin(struct mt_step *step)
   const struct mt_config *config = step->config;
   step->observed = MT_ZNEW(MT_TAG_PLAN, struct mt_observed, 1);
   const struct mt_course course = choose(step, (int)config->schedule.degree);
-  follow(step, &course);
+  mt_step_follow(step, &course);
   const int automatic = !strcmp(config->schedule.policy, "auto");
   step->replan = (struct mt_replan){.lanes = step->executor != NULL,
                                     .either = automatic,
@@ -207,7 +207,7 @@ int mt_step_resume(struct mt_step *step, const char *schedule)
   if (!good)
     return 0;
   course.beside = course.beside && step->executor;
-  follow(step, &course);
+  mt_step_follow(step, &course);
   step->replan.pinned = 1;
   step->replan.serial = course.plan.serial;
   step->replan.beside = course.beside;
@@ -232,9 +232,9 @@ void mt_step_before_save(struct mt_step *step)
   const double before_s = step->predicted_s;
   if (mt_course_same_bits(&next, &step->course))
     return;
-  follow(step, &next);
+  mt_step_follow(step, &next);
   if (step->predicted_s * (1 + 1e-3 * MT_DEPARTED) > before_s) { /* no more than predictions may be off */
-    follow(step, &step->before);
+    mt_step_follow(step, &step->before);
     return;
   }
   report(step, "checkpoint", 1, step->result.step_s);
@@ -249,7 +249,7 @@ void mt_step_after_save(struct mt_step *step, int saved)
       begin_trial(step);
     }
   } else if (step->result.schedule) {
-    follow(step, &step->before);
+    mt_step_follow(step, &step->before);
     step->result.schedule = NULL;
   }
 }

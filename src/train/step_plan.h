@@ -9,6 +9,8 @@ void mt_step_plan_begin(struct mt_step *step);
 /* After each step: another plan, or another way to run it, may come into force for the next one; result.schedule says so.
  * Collective at planning points only. */
 void mt_step_plan_turn(struct mt_step *step);
+/* A course comes into force between steps, the same on all ranks. Local. */
+void mt_step_follow(struct mt_step *step, const struct mt_course *course);
 /* The plan in force, for a checkpoint's state, as text (the caller frees), and back, at a run's beginning: then it stays, with
  * its degree. 0: there is none, it is not understood, or schedule.policy was another. Local. */
 char *mt_step_schedule(const struct mt_step *step);

@@ -151,9 +151,9 @@ static void log_schedule(struct run *run, const struct mt_schedule_report *repor
   char before[48] = "";
   if (report->before_s > 0)
     snprintf(before, sizeof before, ", measured so far %.3g s", report->before_s);
-  mt_info("schedule: %s, %d chunk%s of tokens, %s; predicted %.3g s a step%s (%s)", mt_scheme_name(course->scheme), degree,
-          degree > 1 ? "s" : "", course->beside ? "communication beside computing" : "one after the other", step->predicted_s,
-          before, report->why);
+  mt_info("schedule: %s, chunks: %d of sequences, %d of tokens, %s; predicted %.3g s a step%s (%s)",
+          mt_scheme_name(course->scheme), course->plan.chunks, degree,
+          course->beside ? "communication beside computing" : "one after the other", step->predicted_s, before, report->why);
 }
 
 /* What is known of the cluster, for `motley simulate` and `motley plan`. A file that cannot be written costs nothing but
