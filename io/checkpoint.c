@@ -61,6 +61,11 @@ static int64_t element_count(const struct mt_dataset *dataset)
   return n;
 }
 
+static int64_t byte_count(const struct mt_dataset *dataset)
+{
+  return element_count(dataset) * mt_element_bytes(dataset->element);
+}
+
 /* ---- the pieces of this rank, and what all ranks' pieces say about a dataset ---- */
 
 /* The ranges of this rank as pieces; offset[] and, where given, the presence of each dataset in the file. */
@@ -79,10 +84,10 @@ static struct mt_piece *make_pieces(const struct mt_checkpoint *checkpoint, cons
           range->first >= 0 && range->count >= 0 && range->first + range->count <= element_count(dataset),
           "a range [%lld, %lld) of checkpoint dataset %s, which has %lld elements", (long long)range->first,
           (long long)(range->first + range->count), dataset->name, (long long)element_count(dataset));
-      int64_t first = range->first * (int64_t)sizeof(float);
+      const int64_t each = mt_element_bytes(dataset->element), first = range->first * each;
       piece[at++] = (struct mt_piece){.block = i,
                                       .first = first,
-                                      .bytes = range->count * (int64_t)sizeof(float),
+                                      .bytes = range->count * each,
                                       .offset = offset[i] + first,
                                       .data = range->data};
     }
@@ -110,7 +115,7 @@ static uint32_t *sum_pieces(struct mt_comm *comm, const struct mt_checkpoint *ch
     if (p->block >= ndataset || !p->bytes)
       continue;
     const int64_t end = p->first + p->bytes;
-    const int64_t behind = element_count(&checkpoint->dataset[p->block]) * (int64_t)sizeof(float) - end;
+    const int64_t behind = byte_count(&checkpoint->dataset[p->block]) - end;
     crc[p->block] ^= mt_crc32c_combine(p->crc, 0, behind);
     covered[2 * p->block] += (uint64_t)p->bytes;
     covered[2 * p->block + 1] += (uint64_t)end * (uint64_t)end - (uint64_t)p->first * (uint64_t)p->first;
@@ -119,10 +124,10 @@ static uint32_t *sum_pieces(struct mt_comm *comm, const struct mt_checkpoint *ch
   mt_sum_int(comm, covered, 2 * ndataset);
   for (int i = 0; i < ndataset; i++) {
     const struct mt_dataset *dataset = &checkpoint->dataset[i];
-    const uint64_t bytes = (uint64_t)element_count(dataset) * sizeof(float);
+    const uint64_t bytes = (uint64_t)byte_count(dataset);
     MT_CHECK((entry && !entry[i].present) || (covered[2 * i] == bytes && covered[2 * i + 1] == bytes * bytes),
-             "ranges of checkpoint dataset %s hold %llu elements of %llu, or not each once", dataset->name,
-             (unsigned long long)covered[2 * i] / 4, (unsigned long long)bytes / 4);
+             "ranges of checkpoint dataset %s hold %llu bytes of %llu, or not each once", dataset->name,
+             (unsigned long long)covered[2 * i], (unsigned long long)bytes);
   }
   mt_free(covered);
   return crc;
@@ -136,6 +141,7 @@ static void check_same_datasets(struct mt_comm *comm, const struct mt_checkpoint
     const struct mt_dataset *d = &checkpoint->dataset[i];
     crc = mt_crc32c(crc, d->name, (int64_t)strlen(d->name));
     crc = mt_crc32c(crc, d->dim, d->ndim * (int64_t)sizeof d->dim[0]);
+    crc = mt_crc32c(crc, &d->element, sizeof d->element);
   }
   MT_CHECK(mt_same(comm, &crc, sizeof crc), "ranks pass different lists of checkpoint datasets");
 }
@@ -162,11 +168,12 @@ static void describe_blocks(const struct mt_checkpoint *checkpoint, struct save 
       memcpy(block->name, dataset->name, sizeof block->name);
       block->ndim = dataset->ndim;
       memcpy(block->dim, dataset->dim, sizeof block->dim);
-      block->bytes = element_count(dataset) * (int64_t)sizeof(float);
+      block->element = dataset->element;
+      block->bytes = byte_count(dataset);
     } else {
       const struct mt_text *text = &checkpoint->text[i - checkpoint->ndataset];
       memcpy(block->name, text->name, sizeof block->name);
-      block->text = 1;
+      block->element = MT_ELEMENT_TEXT;
       block->bytes = text->text[0] ? (int64_t)strlen(text->text) : 1; /* HDF5 has no empty strings */
       MT_CHECK(block->bytes < 1 << 30, "checkpoint text %s has %lld bytes", text->name,
                (long long)block->bytes);
@@ -403,7 +410,7 @@ static char *read_texts(const char *path, struct mt_checkpoint *checkpoint)
   checkpoint->tokens = file.tokens;
   checkpoint->text = MT_ZNEW(MT_TAG_IO, struct mt_text, file.nblock);
   for (int i = 0; i < file.nblock && !reason; i++)
-    if (file.block[i].text)
+    if (file.block[i].element == MT_ELEMENT_TEXT)
       reason = read_text(path, &file.block[i], &checkpoint->text[checkpoint->ntext++]);
   mt_checkpoint_file_free(&file);
   return reason;
@@ -450,10 +457,12 @@ static char *match_datasets(const char *path, const struct mt_checkpoint *checkp
     const struct mt_block *block = mt_checkpoint_file_find(&file, name, &hint);
     if (!block && !optional)
       reason = mt_format("has no dataset %s", name);
-    else if (block && (block->text || block->ndim != dataset->ndim ||
+    else if (block && block->element != dataset->element)
+      reason = mt_format("dataset %s holds %s; expected %s", name, mt_element_name(block->element),
+                         mt_element_name(dataset->element));
+    else if (block && (block->ndim != dataset->ndim ||
                        memcmp(block->dim, dataset->dim, (size_t)block->ndim * sizeof block->dim[0]) != 0))
-      reason = mt_format("dataset %s has shape %s; expected %s", name,
-                         block->text ? "of a text" : mt_checkpoint_shape(block->ndim, block->dim, found),
+      reason = mt_format("dataset %s has shape %s; expected %s", name, mt_checkpoint_shape(block->ndim, block->dim, found),
                          mt_checkpoint_shape(dataset->ndim, dataset->dim, expected));
     else if (block)
       entry[i] = (struct entry){block->offset, block->crc, 1};

@@ -10,8 +10,9 @@
  * serial HDF5 cannot undo a file whose metadata did not fit. Here it never sees the disk when writing.
  *
  * In the file: root attributes format = "motley", version, step, tokens, complete; groups as the datasets'
- * names say (/config, /params, /adam_m, /adam_v, /state), no groups in groups; numbers are f32, a text is a
- * scalar string of fixed length; each dataset has an attribute crc32c (of its bytes; unsigned 32 bit). */
+ * names say (/config, /params, /adam_m, /adam_v, /state), no groups in groups; numbers are f32 (in /state also
+ * i32 and i64), a text is a scalar string of fixed length; each dataset has an attribute crc32c (of its bytes;
+ * unsigned 32 bit). */
 #ifndef MT_CHECKPOINT_H
 #define MT_CHECKPOINT_H
 #include <stdint.h>
@@ -21,10 +22,12 @@
  * read; on loading, written. Host memory. */
 struct mt_range {
   int64_t first, count;
-  float *data; /* borrowed */
+  void *data; /* borrowed */
 };
+enum mt_element { MT_ELEMENT_F32, MT_ELEMENT_I32, MT_ELEMENT_I64, MT_ELEMENT_TEXT };
 struct mt_dataset {
   char name[160]; /* absolute: "/params/model.norm.weight" */
+  enum mt_element element;
   int ndim;
   int64_t dim[4];
   int nrange;

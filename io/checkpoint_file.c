@@ -136,6 +136,26 @@ static char *get_string(hid_t object, const char *name)
   return text;
 }
 
+/* ---- what datasets hold ---- */
+
+int64_t mt_element_bytes(enum mt_element element)
+{
+  static const int bytes[] = {[MT_ELEMENT_F32] = 4, [MT_ELEMENT_I32] = 4, [MT_ELEMENT_I64] = 8, [MT_ELEMENT_TEXT] = 1};
+  return bytes[element];
+}
+
+const char *mt_element_name(enum mt_element element)
+{
+  static const char *const names[] = {
+      [MT_ELEMENT_F32] = "f32", [MT_ELEMENT_I32] = "i32", [MT_ELEMENT_I64] = "i64", [MT_ELEMENT_TEXT] = "text"};
+  return names[element];
+}
+
+static hid_t number_type(enum mt_element element)
+{
+  return element == MT_ELEMENT_F32 ? H5T_NATIVE_FLOAT : element == MT_ELEMENT_I32 ? H5T_NATIVE_INT32 : H5T_NATIVE_INT64;
+}
+
 /* ---- writing ---- */
 
 /* A memory file has no name but its descriptor's. */
@@ -163,7 +183,8 @@ static hid_t access_list(int memory)
 static char *make_dataset(hid_t group, struct mt_block *block)
 {
   const char *name = strchr(block->name + 1, '/') + 1;
-  hid_t type = block->text ? string_type(block->bytes) : H5Tcopy(H5T_NATIVE_FLOAT), space, list, dataset;
+  const int text = block->element == MT_ELEMENT_TEXT;
+  hid_t type = text ? string_type(block->bytes) : H5Tcopy(number_type(block->element)), space, list, dataset;
   hsize_t dim[4];
   for (int i = 0; i < block->ndim; i++)
     dim[i] = (hsize_t)block->dim[i];
@@ -326,7 +347,7 @@ char *mt_checkpoint_file_copy(int from, int to, int64_t bytes, int nblock, const
 
 /* ---- reading ---- */
 
-/* What a dataset holds, as a block: text or f32, contiguous, inside the file. */
+/* What a dataset holds, as a block: text or numbers, contiguous, inside the file. */
 static char *read_block(hid_t dataset, int64_t file_bytes, struct mt_block *block)
 {
   hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset), list = H5Dget_create_plist(dataset);
@@ -334,9 +355,11 @@ static char *read_block(hid_t dataset, int64_t file_bytes, struct mt_block *bloc
   hsize_t dim[H5S_MAX_RANK];
   int text = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0;
   int ndim = H5Sget_simple_extent_ndims(space);
-  block->text = text;
-  if (!text && H5Tequal(type, H5T_NATIVE_FLOAT) <= 0)
-    reason = mt_format("dataset %s holds neither f32 nor a string of fixed length", block->name);
+  block->element = MT_ELEMENT_F32;
+  while (block->element < MT_ELEMENT_TEXT && (text || H5Tequal(type, number_type(block->element)) <= 0))
+    block->element++;
+  if (!text && block->element == MT_ELEMENT_TEXT)
+    reason = mt_format("dataset %s holds neither f32, i32, i64 nor a string of fixed length", block->name);
   else if (ndim < 0 || ndim > 4 || (text && ndim != 0) || H5Sget_simple_extent_dims(space, dim, NULL) < 0)
     reason =
         mt_format("dataset %s has %d dimensions; expected %s", block->name, ndim, text ? "none" : "0 to 4");
@@ -478,7 +501,7 @@ static char *read_root(hid_t file, struct mt_checkpoint_file *out)
   if (!reason)
     reason = get_integer(file, "version", &version);
   if (!reason && (version < 1 || version > MT_CHECKPOINT_VERSION))
-    reason = mt_format("version %lld of the format; this program reads version %d", (long long)version,
+    reason = mt_format("version %lld of the format; this program reads versions 1 to %d", (long long)version,
                        MT_CHECKPOINT_VERSION);
   if (!reason)
     reason = get_integer(file, "complete", &complete);

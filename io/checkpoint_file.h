@@ -13,13 +13,14 @@
 #ifndef MT_CHECKPOINT_FILE_H
 #define MT_CHECKPOINT_FILE_H
 #include <stdint.h>
+#include "checkpoint.h"
 
-#define MT_CHECKPOINT_VERSION 1
+#define MT_CHECKPOINT_VERSION 2 /* 1: no integers */
 
 /* A dataset of a file as a range of bytes. */
 struct mt_block {
   char name[160]; /* absolute: "/params/lm_head.weight" */
-  int text;       /* 1 = a scalar string of fixed length, 0 = f32 */
+  enum mt_element element; /* TEXT: a scalar string of fixed length */
   int ndim;       /* 0 for a text */
   int64_t dim[4];
   int64_t bytes;
@@ -53,6 +54,10 @@ void mt_checkpoint_file_free(struct mt_checkpoint_file *file);
  * so that a list in the file's order is found in one pass. */
 const struct mt_block *mt_checkpoint_file_find(const struct mt_checkpoint_file *file, const char *name,
                                                int *hint);
+/* Bytes of a number, or of a text's byte. */
+int64_t mt_element_bytes(enum mt_element element);
+/* "f32", ... */
+const char *mt_element_name(enum mt_element element);
 /* "(8, 16, 64)", into text[100]; returns text. */
 char *mt_checkpoint_shape(int ndim, const int64_t *dim, char text[100]);
 

@@ -40,8 +40,8 @@ static enum mt_status inspect_file(const char *path)
   if (!reason) {
     int64_t parameters = 0, texts = 0;
     for (int i = 0; i < file.nblock; i++) {
-      texts += file.block[i].text;
-      if (strncmp(file.block[i].name, "/params/", 8) == 0 && !file.block[i].text)
+      texts += file.block[i].element == MT_ELEMENT_TEXT;
+      if (strncmp(file.block[i].name, "/params/", 8) == 0 && file.block[i].element == MT_ELEMENT_F32)
         parameters += file.block[i].bytes / (int64_t)sizeof(float);
     }
     date_of(path, date);

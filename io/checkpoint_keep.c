@@ -55,8 +55,8 @@ char *mt_checkpoint_verify(const char *path, const struct mt_checkpoint_file *fi
     if (!bad && crc != block->crc)
       bad = mt_format("checksum %08x; expected %08x", crc, block->crc);
     if (list)
-      mt_info("  %-*s  %-5s %-24s %8lld  %08x %s", width, block->name, block->text ? "text" : "f32",
-              block->text ? "" : mt_checkpoint_shape(block->ndim, block->dim, shape), (long long)block->bytes,
+      mt_info("  %-*s  %-5s %-24s %8lld  %08x %s", width, block->name, mt_element_name(block->element),
+              block->element == MT_ELEMENT_TEXT ? "" : mt_checkpoint_shape(block->ndim, block->dim, shape), (long long)block->bytes,
               block->crc, bad ? "WRONG" : "ok");
     if (bad && wrong++ == 0)
       first = mt_format("damaged: dataset %s: %s", block->name, bad);

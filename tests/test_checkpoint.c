@@ -239,7 +239,7 @@ START_TEST(test_newest)
   mt_free(deeper);
   mt_free(sub);
   ck_assert_ptr_null(path);
-  ck_assert_int_eq(status, MT_CORRUPT);
+  ck_assert_int_eq(status, MT_USAGE);
   ck_assert_int_eq(saved, MT_FAILED);
   ck_assert_int_eq(saved_deeper, MT_FAILED);
   ck_assert_int_eq(missing, MT_CORRUPT);
@@ -378,6 +378,38 @@ START_TEST(test_truncated)
 }
 END_TEST
 
+/* Integers of a state: of all ranks, of one alone, and none of them where numbers of another kind are expected. */
+START_TEST(test_integers)
+{
+  const int P = comm->size, me = comm->rank;
+  int64_t wide[2][6], bytes;
+  int32_t narrow[2][5] = {{7, -1, 1 << 30, 0, 5}};
+  for (int i = 0; i < 6; i++)
+    wide[0][i] = ((int64_t)1 << 60) * (me % 2 ? 1 : -1) + 6 * me + i;
+  memset(wide[1], 0, sizeof wide[1]);
+  struct mt_range range[2] = {{6 * me, 6, wide[0]}, {0, 5, narrow[0]}};
+  struct mt_dataset dataset[2] = {{.name = "/state/wide", .element = MT_ELEMENT_I64, .ndim = 2, .dim = {P, 6}, .nrange = 1,
+                                   .range = &range[0]},
+                                  {.name = "/state/narrow", .element = MT_ELEMENT_I32, .ndim = 1, .dim = {5},
+                                   .nrange = me == 0, .range = &range[1]}};
+  struct mt_checkpoint c = {.step = 4, .ndataset = 2, .dataset = dataset};
+  ck_assert_int_eq(mt_checkpoint_save(comm, dir, 1, &c, &bytes), MT_OK);
+  range[0].data = wide[1];
+  range[1].data = narrow[1];
+  char *path = path_of(4);
+  ck_assert_int_eq(mt_checkpoint_load(comm, path, MT_SKIP_NO, &c), MT_OK);
+  ck_assert(all(!memcmp(wide[0], wide[1], sizeof wide[0])));
+  ck_assert(all(me != 0 || !memcmp(narrow[0], narrow[1], sizeof narrow[0])));
+  dataset[1].element = MT_ELEMENT_F32;
+  int old = hush();
+  enum mt_status status = mt_checkpoint_load(comm, path, MT_SKIP_NO, &c);
+  unhush(old);
+  ck_assert_int_eq(status, MT_CORRUPT);
+  ck_assert_int_eq(me == 0 ? mt_checkpoint_inspect(path) : MT_OK, MT_OK);
+  mt_free(path);
+}
+END_TEST
+
 /* HDF5 files of other programs, of a later version, of an interrupted writer. */
 START_TEST(test_foreign)
 {
@@ -396,7 +428,7 @@ START_TEST(test_foreign)
         ck_assert_int_ge(H5Awrite(attribute, type, kind == 3 ? (const void *)&text : text), 0);
       if (kind == 4) { /* right in all but the version */
         hid_t version = H5Acreate2(file, "version", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT);
-        int number = 2;
+        int number = 3;
         ck_assert_int_ge(H5Awrite(version, H5T_NATIVE_INT, &number), 0);
         H5Aclose(version);
       }
@@ -466,6 +498,7 @@ int main(int argc, char **argv)
   tcase_add_test(tests, test_shapes);
   tcase_add_test(tests, test_flipped);
   tcase_add_test(tests, test_truncated);
+  tcase_add_test(tests, test_integers);
   tcase_add_test(tests, test_foreign);
   tcase_add_test(tests, test_inspect);
   suite_add_tcase(suite, tests);

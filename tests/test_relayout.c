@@ -180,17 +180,47 @@ static void check_equal(const struct mt_relayout *a, const struct mt_relayout *b
   none(comm, faults, what);
 }
 
-/* As text, as a checkpoint keeps it, and to all ranks. */
-static mt_json *saved(struct play *play)
+/* What a checkpoint keeps. */
+struct kept {
+  struct mt_relayout_state state;
+  mt_json *what_for;
+};
+
+static struct kept saved(const struct play *play)
 {
-  mt_json *json = mt_relayout_save(play->relayout);
-  ck_assert((json != NULL) == (play->comm->rank == 0));
-  char *text = json ? mt_json_print(json, 2) : NULL, *all = mt_bcast_text(play->comm, text, 0);
-  mt_json_free(json);
+  struct kept kept;
+  kept.state = mt_relayout_save(play->relayout, &kept.what_for);
+  return kept;
+}
+
+static void forget(struct kept *kept)
+{
+  mt_relayout_state_free(&kept->state);
+  mt_json_free(kept->what_for);
+}
+
+/* Through a file's form: the text is printed and read, the numbers are copied; only rank 0 reads layouts. 0: refused. */
+static int restored(struct mt_relayout *relayout, const struct mt_comm *comm, const struct kept *kept)
+{
+  char *text = mt_json_print(kept->what_for, 2);
+  mt_json *read;
+  ck_assert_int_eq(mt_json_parse("kept", text, &read), MT_OK);
   mt_free(text);
-  ck_assert_int_eq(mt_json_parse("saved", all, &json), MT_OK);
-  mt_free(all);
-  return json;
+  struct mt_relayout_state state = {0};
+  int taken = mt_relayout_expect(relayout, read, &state);
+  mt_json_free(read);
+  if (taken) {
+    ck_assert_int_eq(state.nlayer, kept->state.nlayer);
+    ck_assert_int_eq(state.nslot, kept->state.nslot);
+    ck_assert_int_eq(state.nstep, kept->state.nstep);
+    ck_assert_int_eq(state.nown, kept->state.nown);
+    if (comm->rank == 0)
+      memcpy(state.expert, kept->state.expert, sizeof(int32_t) * (size_t)(state.nlayer * state.nslot));
+    memcpy(state.loads, kept->state.loads, sizeof(int64_t) * (size_t)(state.nown * state.nstep * state.ncount));
+    taken = mt_relayout_restore(relayout, &state);
+  }
+  mt_relayout_state_free(&state);
+  return taken;
 }
 
 /* Stopped after any number of steps, also before the window is full, and gone on with: the same layouts from then on. */
@@ -201,10 +231,10 @@ START_TEST(test_resume)
     open_play(&play, policies[_i], 2, 3);
     for (int64_t step = 1; step <= stop; step++)
       run_step(&play, play.relayout, step);
-    mt_json *json = saved(&play);
+    struct kept kept = saved(&play);
     struct mt_relayout *other = mt_relayout_new(play.comm, &play.config, policies[_i], LAYERS, play.slots, &play.work);
-    ck_assert_int_eq(mt_relayout_restore(other, json), 1);
-    mt_json_free(json);
+    ck_assert_int_eq(restored(other, play.comm, &kept), 1);
+    forget(&kept);
     check_equal(play.relayout, other, play.comm, "layouts after restoring");
     for (int64_t step = stop + 1; step <= STEPS; step++) {
       run_step(&play, play.relayout, step);
@@ -224,13 +254,13 @@ START_TEST(test_window)
   open_play(&play, MT_LAYOUT_LAER, 1, 4);
   for (int64_t step = 1; step <= 6; step++)
     run_step(&play, play.relayout, step);
-  mt_json *json = saved(&play);
+  struct kept kept = saved(&play);
   play.config.parallel.relayout_window = 2;
   struct mt_relayout *fresh = mt_relayout_new(play.comm, &play.config, MT_LAYOUT_LAER, LAYERS, play.slots, &play.work);
   struct mt_relayout *taken = mt_relayout_new(play.comm, &play.config, MT_LAYOUT_LAER, LAYERS, play.slots, &play.work);
   run_step(&play, fresh, 6); /* the last but one step of a window of two */
-  ck_assert_int_eq(mt_relayout_restore(taken, json), 1);
-  mt_json_free(json);
+  ck_assert_int_eq(restored(taken, play.comm, &kept), 1);
+  forget(&kept);
   run_step(&play, fresh, 7);
   run_step(&play, taken, 7);
   int64_t faults = 0;
@@ -246,53 +276,40 @@ END_TEST
 /* What is for other ranks, slots or experts, or is no layout, is refused, and nothing is changed by it. */
 START_TEST(test_refused)
 {
-  struct play play;
-  open_play(&play, MT_LAYOUT_EPLB, 1, 2);
-  for (int64_t step = 1; step <= 3; step++)
-    run_step(&play, play.relayout, step);
-  mt_json *json = saved(&play);
-  struct mt_relayout *fresh = mt_relayout_new(play.comm, &play.config, MT_LAYOUT_EPLB, LAYERS, play.slots, &play.work);
-  struct mt_relayout *other = mt_relayout_new(play.comm, &play.config, MT_LAYOUT_EPLB, LAYERS, play.slots, &play.work);
-  mt_json *layer = mt_json_at(mt_json_get(json, "layers"), LAYERS - 1), *bad[7];
-  for (int i = 0; i < 7; i++) {
-    char *text = mt_json_print(json, 0);
-    ck_assert_int_eq(mt_json_parse("copy", text, &bad[i]), MT_OK);
-    mt_free(text);
+  enum { BAD = 8 };
+  for (int i = 0; i <= BAD; i++) {
+    struct play play;
+    open_play(&play, MT_LAYOUT_EPLB, 1, 2);
+    for (int64_t step = 1; step <= 3; step++)
+      run_step(&play, play.relayout, step);
+    struct kept kept = saved(&play);
+    ck_assert_int_eq(kept.state.nstep, 2);
+    struct mt_relayout *fresh = mt_relayout_new(play.comm, &play.config, MT_LAYOUT_EPLB, LAYERS, play.slots, &play.work);
+    struct mt_relayout *other = mt_relayout_new(play.comm, &play.config, MT_LAYOUT_EPLB, LAYERS, play.slots, &play.work);
+    const int64_t ones[MOST_RANKS + 17] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    int32_t *last = kept.state.expert + (LAYERS - 1) * kept.state.nslot;
+    const char *const key[BAD] = {"experts", "slots", "slots", "revisions", "micro_steps"};
+    mt_json *other_value[BAD] = {mt_json_integer(E + 1), mt_json_integers(ones, play.comm->size + 1),
+                                 mt_json_integers(ones + MOST_RANKS + 10, play.comm->size), mt_json_array(),
+                                 mt_json_integers(ones, 17)};
+    for (int k = 0; k < BAD; k++)
+      if (k == i && key[k])
+        mt_json_set(kept.what_for, key[k], other_value[k]);
+      else
+        mt_json_free(other_value[k]);
+    for (int s = 0; s < kept.state.nslot && i == 5; s++)
+      last[s] = 1; /* five experts have no slot */
+    if (i == 6)
+      last[0] = E; /* no such expert */
+    if (i == 7 && (LAYERS - 1) % play.comm->size == play.comm->rank) /* the one rank that keeps them */
+      kept.state.loads[(LAYERS - 1) / play.comm->size * 2 * kept.state.ncount] = -1;
+    ck_assert_msg(restored(other, play.comm, &kept) == (i == BAD), "variant %d", i);
+    check_equal(i == BAD ? play.relayout : fresh, other, play.comm, "layouts after a refusal");
+    forget(&kept);
+    mt_relayout_free(fresh);
+    mt_relayout_free(other);
+    close_play(&play);
   }
-  const int S = mt_relayout_layout(fresh, 0)->slot_first[play.comm->size];
-  int64_t ones[S], many[S];
-  for (int s = 0; s < S; s++) {
-    ones[s] = 1;
-    many[s] = s ? s % E : E;
-  }
-  mt_json_set(bad[0], "experts", mt_json_integer(E + 1));
-  mt_json_set(bad[1], "slots", mt_json_integers(ones, play.comm->size + 1));
-  mt_json_set(bad[2], "layers", mt_json_array());
-  mt_json *last[2];
-  for (int i = 0; i < 2; i++)
-    last[i] = mt_json_at(mt_json_get(bad[3 + i], "layers"), LAYERS - 1);
-  mt_json_set(last[0], "expert", mt_json_integers(ones, S)); /* five experts have no slot */
-  mt_json_set(last[1], "expert", mt_json_integers(many, S)); /* no such expert */
-  const int of_rank_0 = (LAYERS - 1) / play.comm->size * play.comm->size;
-  mt_json *window = mt_json_get(mt_json_at(mt_json_get(bad[5], "layers"), of_rank_0), "window");
-  ck_assert_int_eq(mt_json_size(window), 2);
-  mt_json_push(window, mt_json_string("1 2 3"));
-  /* counts that only the rank that keeps the window reads: all must refuse them */
-  window = mt_json_array();
-  for (int i = 0; i < 2; i++)
-    mt_json_push(window, mt_json_string("1 2 3"));
-  mt_json_set(mt_json_at(mt_json_get(bad[6], "layers"), LAYERS - 1), "window", window);
-  for (int i = 0; i < 7; i++) {
-    ck_assert_msg(mt_relayout_restore(other, bad[i]) == 0, "variant %d was taken", i);
-    check_equal(fresh, other, play.comm, "layouts after a refusal");
-    mt_json_free(bad[i]);
-  }
-  ck_assert_int_eq(mt_json_size(mt_json_get(layer, "window")), 2);
-  ck_assert_int_eq(mt_relayout_restore(other, json), 1);
-  mt_json_free(json);
-  mt_relayout_free(fresh);
-  mt_relayout_free(other);
-  close_play(&play);
 }
 END_TEST
 

@@ -5,10 +5,8 @@
 #include "experts/relayout.h"
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
-#include "base/text.h"
 #include "experts/layout_cost.h"
 #include "experts/policy.h"
 #include "experts/shares.h"
@@ -345,141 +343,117 @@ const struct mt_relayout_report *mt_relayout_adopt(struct mt_relayout *r)
 
 /* ---- checkpoints ---- */
 
-/* Counts of one step as words: a value each would be a hundred times as large in memory. */
-static mt_json *counts_json(const int64_t *counts, int64_t n)
-{
-  struct mt_text_buffer text = {0};
-  for (int64_t k = 0; k < n; k++)
-    mt_text_add(&text, "%s%lld", k ? " " : "", (long long)counts[k]);
-  mt_json *json = mt_json_string(text.text ? text.text : "");
-  mt_free(text.text);
-  return json;
-}
-
-/* The steps in layer l's window, oldest first, from the rank that keeps them. */
-static void save_window(struct mt_relayout *r, int l, mt_json *layer)
+static struct mt_relayout_state state_new(const struct mt_relayout *r, int nstep)
 {
   const int64_t n = (int64_t)r->comm->size * r->E;
-  const int keeper = l % r->comm->size, me = r->comm->rank;
-  int64_t *ring = me == keeper ? r->ring[l / r->comm->size] : MT_NEW(MT_TAG_MISC, int64_t, r->window * n);
-  mt_bcast(r->comm, ring, r->window * n * (int64_t)sizeof(int64_t), keeper);
-  mt_json *steps = me == 0 ? mt_json_array() : NULL;
-  for (int age = r->nkept - 1; age >= 0 && me == 0; age--)
-    mt_json_push(steps, counts_json(ring + (r->newest - age + r->window) % r->window * n, n));
-  if (me == 0)
-    mt_json_set(layer, "window", steps);
-  if (me != keeper)
-    mt_free(ring);
+  const int nown = nstep ? layers_of(r, r->comm->rank) : 0;
+  return (struct mt_relayout_state){.nlayer = r->nmoe,
+                                    .nslot = r->S,
+                                    .nstep = nstep,
+                                    .nown = nown,
+                                    .ncount = n,
+                                    .revision = MT_ZNEW(MT_TAG_IO, int64_t, r->nmoe),
+                                    .micro = MT_ZNEW(MT_TAG_IO, int64_t, nstep),
+                                    .expert = MT_ZNEW(MT_TAG_IO, int32_t, (int64_t)r->nmoe * r->S),
+                                    .loads = MT_ZNEW(MT_TAG_IO, int64_t, nown * nstep * n)};
 }
 
-mt_json *mt_relayout_save(struct mt_relayout *r)
+void mt_relayout_state_free(struct mt_relayout_state *state)
 {
-  const int P = r->comm->size, root = r->comm->rank == 0;
-  mt_json *layers = root ? mt_json_array() : NULL;
+  mt_free(state->revision);
+  mt_free(state->micro);
+  mt_free(state->expert);
+  mt_free(state->loads);
+  *state = (struct mt_relayout_state){0};
+}
+
+struct mt_relayout_state mt_relayout_save(const struct mt_relayout *r, mt_json **what_for)
+{
+  const int P = r->comm->size;
+  struct mt_relayout_state state = state_new(r, r->nkept);
   for (int l = 0; l < r->nmoe; l++) {
-    const struct mt_layout *layout = r->layout[l];
-    mt_json *layer = root ? mt_json_object() : NULL, *experts = root ? mt_json_array() : NULL;
-    for (int s = 0; s < r->S && root; s++)
-      mt_json_push(experts, mt_json_integer(layout->slot_expert[s]));
-    if (root) {
-      mt_json_set(layer, "revision", mt_json_integer(layout->revision));
-      mt_json_set(layer, "expert", experts);
-    }
-    if (r->planning)
-      save_window(r, l, layer);
-    if (root)
-      mt_json_push(layers, layer);
+    state.revision[l] = r->layout[l]->revision;
+    memcpy(state.expert + (int64_t)l * r->S, r->layout[l]->slot_expert, sizeof(int32_t) * (size_t)r->S);
   }
-  if (!root)
-    return NULL;
-  mt_json *json = mt_json_object(), *slots = mt_json_array(), *micro = mt_json_array();
+  for (int k = 0; k < state.nstep; k++) {
+    const int64_t at = (r->newest - (state.nstep - 1 - k) + r->window) % r->window;
+    state.micro[k] = r->micro[at];
+    for (int i = 0; i < state.nown; i++)
+      memcpy(state.loads + ((int64_t)i * state.nstep + k) * state.ncount, r->ring[i] + at * state.ncount,
+             sizeof(int64_t) * (size_t)state.ncount);
+  }
+  int64_t slots[P];
   for (int p = 0; p < P; p++)
-    mt_json_push(slots, mt_json_integer(r->layout[0]->slot_first[p + 1] - r->layout[0]->slot_first[p]));
-  for (int age = r->nkept - 1; age >= 0; age--)
-    mt_json_push(micro, mt_json_integer(r->micro[(r->newest - age + r->window) % r->window]));
-  mt_json_set(json, "experts", mt_json_integer(r->E));
-  mt_json_set(json, "slots", slots);
-  mt_json_set(json, "micro_steps", micro);
-  mt_json_set(json, "layers", layers);
-  return json;
+    slots[p] = r->layout[0]->slot_first[p + 1] - r->layout[0]->slot_first[p];
+  *what_for = mt_json_object();
+  mt_json_set(*what_for, "experts", mt_json_integer(r->E));
+  mt_json_set(*what_for, "slots", mt_json_integers(slots, P));
+  mt_json_set(*what_for, "revisions", mt_json_integers(state.revision, r->nmoe));
+  mt_json_set(*what_for, "micro_steps", mt_json_integers(state.micro, state.nstep));
+  return state;
 }
 
-/* n integers of a text; 0 if there are fewer or more. */
-static int read_counts(const char *text, int64_t *counts, int64_t n)
+int mt_relayout_expect(const struct mt_relayout *r, const mt_json *what_for, struct mt_relayout_state *state)
 {
-  for (int64_t k = 0; k < n; k++) {
-    char *end;
-    counts[k] = strtoll(text, &end, 10);
-    if (end == text || counts[k] < 0)
+  const int P = r->comm->size;
+  const mt_json *slots = mt_json_get(what_for, "slots"), *revisions = mt_json_get(what_for, "revisions");
+  const mt_json *micro = mt_json_get(what_for, "micro_steps");
+  const int64_t nstep = mt_json_size(micro);
+  if (mt_json_as_integer(mt_json_get(what_for, "experts"), -1) != r->E || mt_json_size(slots) != P ||
+      mt_json_size(revisions) != r->nmoe || nstep < 0 || nstep > MT_MOST_WINDOW)
+    return 0;
+  for (int p = 0; p < P; p++)
+    if (mt_json_as_integer(mt_json_at(slots, p), -1) != r->layout[0]->slot_first[p + 1] - r->layout[0]->slot_first[p])
       return 0;
-    text = end;
-  }
-  return !text[strspn(text, " ")];
+  *state = state_new(r, (int)nstep);
+  for (int l = 0; l < r->nmoe; l++)
+    state->revision[l] = mt_json_as_integer(mt_json_at(revisions, l), 1);
+  for (int k = 0; k < nstep; k++)
+    state->micro[k] = mt_json_as_integer(mt_json_at(micro, k), 1);
+  return 1;
 }
 
 /* 1 if every expert has a slot and every slot an expert. */
-static int is_layout(const struct mt_relayout *r, const mt_json *experts)
+static int is_layout(const struct mt_relayout *r, const int32_t *expert)
 {
   int seen = 0;
   char has[r->E];
   memset(has, 0, sizeof has);
   for (int s = 0; s < r->S; s++) {
-    int64_t e = mt_json_as_integer(mt_json_at(experts, s), -1);
-    if (e < 0 || e >= r->E)
+    if (expert[s] < 0 || expert[s] >= r->E)
       return 0;
-    seen += !has[e];
-    has[e] = 1;
+    seen += !has[expert[s]];
+    has[expert[s]] = 1;
   }
-  return mt_json_size(experts) == r->S && seen == r->E;
+  return seen == r->E;
 }
 
-/* Looks only, or takes over: so that nothing is changed unless all of it fits. */
-static int restore(struct mt_relayout *r, const mt_json *json, int take)
+int mt_relayout_restore(struct mt_relayout *r, struct mt_relayout_state *state)
 {
-  const int P = r->comm->size;
-  const int64_t n = (int64_t)P * r->E;
-  const mt_json *slots = mt_json_get(json, "slots"), *layers = mt_json_get(json, "layers");
-  const mt_json *micro = mt_json_get(json, "micro_steps");
-  if (mt_json_as_integer(mt_json_get(json, "experts"), -1) != r->E || mt_json_size(slots) != P ||
-      mt_json_size(layers) != r->nmoe)
+  int64_t misfit = 0;
+  mt_bcast(r->comm, state->expert, (int64_t)sizeof *state->expert * r->nmoe * r->S, 0);
+  for (int l = 0; l < r->nmoe; l++)
+    misfit |= !is_layout(r, state->expert + (int64_t)l * r->S);
+  for (int64_t k = 0; k < state->nown * state->nstep * state->ncount; k++)
+    misfit |= state->loads[k] < 0;
+  mt_max_int(r->comm, &misfit, 1); /* a window is seen only by the rank that keeps it */
+  if (misfit)
     return 0;
-  for (int p = 0; p < P; p++)
-    if (mt_json_as_integer(mt_json_at(slots, p), -1) != r->layout[0]->slot_first[p + 1] - r->layout[0]->slot_first[p])
-      return 0;
-  const int steps = (int)mt_json_size(micro);
-  const int kept = steps < r->window ? steps : (int)r->window; /* of a longer window the newest */
   for (int l = 0; l < r->nmoe; l++) {
-    const mt_json *layer = mt_json_at(layers, l), *experts = mt_json_get(layer, "expert");
-    const mt_json *window = mt_json_get(layer, "window");
-    if (!is_layout(r, experts) || mt_json_size(window) != steps)
-      return 0;
-    for (int s = 0; s < r->S && take; s++)
-      r->layout[l]->slot_expert[s] = (int)mt_json_as_integer(mt_json_at(experts, s), 0);
-    if (take)
-      mt_layout_index(r->layout[l], r->comm->cluster, mt_json_as_integer(mt_json_get(layer, "revision"), 1));
-    if (!r->planning || l % P != r->comm->rank)
-      continue;
-    int64_t *scratch = take ? NULL : MT_NEW(MT_TAG_MISC, int64_t, n);
-    int fits = 1;
-    for (int i = 0; i < kept && fits; i++)
-      fits = read_counts(mt_json_as_string(mt_json_at(window, steps - kept + i), ""),
-                         take ? r->ring[l / P] + i * n : scratch, n);
-    mt_free(scratch);
-    if (!fits)
-      return 0;
+    memcpy(r->layout[l]->slot_expert, state->expert + (int64_t)l * r->S, sizeof(int32_t) * (size_t)r->S);
+    mt_layout_index(r->layout[l], r->comm->cluster, state->revision[l]);
   }
-  if (take && r->planning) {
-    for (int i = 0; i < kept; i++)
-      r->micro[i] = mt_json_as_integer(mt_json_at(micro, steps - kept + i), 1);
-    r->nkept = kept;
-    r->newest = kept ? kept - 1 : 0;
+  if (!r->planning)
+    return 1;
+  const int kept = state->nstep < r->window ? state->nstep : (int)r->window; /* of a longer window the newest */
+  for (int k = 0; k < kept; k++) {
+    const int from = state->nstep - kept + k;
+    r->micro[k] = state->micro[from];
+    for (int i = 0; i < r->nown; i++)
+      memcpy(r->ring[i] + k * state->ncount, state->loads + ((int64_t)i * state->nstep + from) * state->ncount,
+             sizeof(int64_t) * (size_t)state->ncount);
   }
+  r->nkept = kept;
+  r->newest = kept ? kept - 1 : 0;
   return 1;
-}
-
-int mt_relayout_restore(struct mt_relayout *r, const mt_json *json)
-{
-  int64_t misfit = !restore(r, json, 0); /* a window that does not fit is seen only by the rank that keeps it */
-  mt_max_int(r->comm, &misfit, 1);
-  return !misfit && restore(r, json, 1);
 }

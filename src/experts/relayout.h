@@ -50,10 +50,22 @@ void mt_relayout_tell(struct mt_relayout *relayout);  /* collective in effect: w
 /* Collective in effect. NULL if nothing was planned in this step; borrowed until the next call. */
 const struct mt_relayout_report *mt_relayout_adopt(struct mt_relayout *relayout);
 
-/* Layouts and windows for a checkpoint. Collective, between steps; rank 0 gets a value that it frees, the others NULL. */
-mt_json *mt_relayout_save(struct mt_relayout *relayout);
-/* Takes them over. Collective, the same result on all ranks; all pass the same. 0, and nothing is changed, if they are for
- * other ranks, experts or slots, or cannot be read. */
-int mt_relayout_restore(struct mt_relayout *relayout, const mt_json *json);
+/* Layouts and windows for a checkpoint: arrays that may be large, and beside them, as text, what they are for. */
+struct mt_relayout_state {
+  int nlayer, nslot, nstep; /* nstep: steps in the windows */
+  int nown;                 /* layers whose windows this rank keeps: rank, rank + P, ... */
+  int64_t ncount;           /* P E */
+  int64_t *revision;        /* [nlayer], owned like the others */
+  int64_t *micro;           /* [nstep] micro-steps of each step, oldest first */
+  int32_t *expert;          /* [nlayer, nslot]: rank 0's counts */
+  int64_t *loads;           /* [nown, nstep, ncount] */
+};
+void mt_relayout_state_free(struct mt_relayout_state *state);
+/* What is now, between steps. Local. The caller frees both. */
+struct mt_relayout_state mt_relayout_save(const struct mt_relayout *relayout, mt_json **what_for);
+/* 1 if a state is for these ranks, experts and slots; then *state has room for it, to be filled. Local and pure. */
+int mt_relayout_expect(const struct mt_relayout *relayout, const mt_json *what_for, struct mt_relayout_state *state);
+/* Takes a state over. Collective, the same result on all ranks. 0, and nothing is changed, if it cannot be one. */
+int mt_relayout_restore(struct mt_relayout *relayout, struct mt_relayout_state *state);
 
 #endif

@@ -233,7 +233,7 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
   }
   session->progress = session->from.progress;
   if (session->from.path && session->model->moe && session->model->moe->relayout)
-    session->layouts = mt_state_restore_layouts(session->model, &session->from) ? MT_LAYOUTS_GO_ON : MT_LAYOUTS_ANEW;
+    session->layouts = session->from.layouts ? MT_LAYOUTS_GO_ON : MT_LAYOUTS_ANEW;
   if (training) {
     say_kernels(session);
     say_exchange(session, max_B, T);

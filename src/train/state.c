@@ -15,6 +15,8 @@ char *mt_state_dir(const struct mt_config *config)
   return *config->checkpoint.dir ? mt_strdup(config->checkpoint.dir) : mt_format("%s/checkpoints", config->log.dir);
 }
 
+enum { LAYOUT_DATASETS = 2 }; /* at most */
+
 /* What a shard has of a parameter, and the group where the file has it. */
 enum array { MASTER, MOMENT_M, MOMENT_V };
 static const char *const group_of[] = {[MASTER] = "/params/", [MOMENT_M] = "/adam_m/", [MOMENT_V] = "/adam_v/"};
@@ -73,7 +75,7 @@ static void add_datasets(struct mt_checkpoint *checkpoint, struct mt_model *mode
 static struct mt_checkpoint describe(struct mt_model *model, int training)
 {
   struct mt_checkpoint checkpoint = {0};
-  checkpoint.dataset = MT_NEW(MT_TAG_IO, struct mt_dataset, model->params.n * (training ? 3 : 1));
+  checkpoint.dataset = MT_NEW(MT_TAG_IO, struct mt_dataset, model->params.n * (training ? 3 : 1) + LAYOUT_DATASETS);
   add_datasets(&checkpoint, model, MASTER);
   if (training) {
     add_datasets(&checkpoint, model, MOMENT_M);
@@ -98,12 +100,27 @@ static char *print_free(mt_json *json)
   return text;
 }
 
-/* Layouts that follow the load, with what they follow; nothing where they are static. Collective; a value on rank 0. */
-static mt_json *layout_json(struct mt_comm *comm, struct mt_model *model)
+/* Layouts that follow the load, with what they follow. */
+static void add_layouts(struct mt_checkpoint *checkpoint, const struct mt_comm *comm, const struct mt_relayout_state *state)
 {
-  if (model->moe && model->moe->relayout)
-    return mt_relayout_save(model->moe->relayout);
-  return comm->rank == 0 ? mt_json_object() : NULL;
+  struct mt_dataset *expert = &checkpoint->dataset[checkpoint->ndataset++];
+  *expert = (struct mt_dataset){.name = "/state/layout.experts", .element = MT_ELEMENT_I32, .ndim = 2,
+                                .dim = {state->nlayer, state->nslot}, .nrange = comm->rank == 0,
+                                .range = MT_NEW(MT_TAG_IO, struct mt_range, 1)};
+  expert->range[0] = (struct mt_range){0, (int64_t)state->nlayer * state->nslot, state->expert};
+  if (!state->nstep)
+    return;
+  struct mt_dataset *loads = &checkpoint->dataset[checkpoint->ndataset++];
+  const int64_t E = state->ncount / comm->size, n = state->nstep * state->ncount;
+  *loads = (struct mt_dataset){.name = "/state/layout.loads", .element = MT_ELEMENT_I64, .ndim = 4,
+                               .dim = {state->nlayer, state->nstep, comm->size, E}, .nrange = state->nown,
+                               .range = MT_NEW(MT_TAG_IO, struct mt_range, state->nown)};
+  for (int i = 0; i < state->nown; i++)
+    loads->range[i] = (struct mt_range){(comm->rank + (int64_t)i * comm->size) * n, n, state->loads + i * n};
+}
+static struct mt_relayout *relayout_of(const struct mt_model *model)
+{
+  return model->moe ? model->moe->relayout : NULL;
 }
 
 /* Where training stands, as text. */
@@ -131,7 +148,13 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
   struct mt_checkpoint checkpoint = describe(model, 1);
   checkpoint.step = progress->step;
   checkpoint.tokens = progress->tokens;
-  struct mt_text text[5] = {[3] = {"/state/layout", print_free(layout_json(comm, model))}};
+  struct mt_relayout_state layouts = {0};
+  mt_json *what_for = NULL;
+  if (relayout_of(model)) {
+    layouts = mt_relayout_save(relayout_of(model), &what_for);
+    add_layouts(&checkpoint, comm, &layouts);
+  }
+  struct mt_text text[5] = {[3] = {"/state/layout", print_free(what_for ? what_for : mt_json_object())}};
   if (comm->rank == 0) { /* whose texts count */
     text[0] = (struct mt_text){"/config/ini", mt_config_print(config)};
     text[1] = (struct mt_text){"/state/progress", progress_text(comm, model, progress)};
@@ -146,6 +169,7 @@ enum mt_status mt_state_save(struct mt_comm *comm, struct mt_model *model, const
   for (int i = 0; i < 5; i++)
     mt_free(text[i].text);
   describe_free(&checkpoint);
+  mt_relayout_state_free(&layouts);
   *seconds = mt_time() - start;
   return status;
 }
@@ -322,22 +346,25 @@ enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *confi
   return status;
 }
 
-int mt_state_restore_layouts(struct mt_model *model, const struct mt_resume *resume)
-{
-  mt_json *json;
-  if (!resume->layout || mt_json_parse("/state/layout", resume->layout, &json) != MT_OK)
-    return 0;
-  int taken = mt_relayout_restore(model->moe->relayout, json);
-  mt_json_free(json);
-  return taken;
-}
-
 enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
-                             const struct mt_resume *resume, int training)
+                             struct mt_resume *resume, int training)
 {
   struct mt_checkpoint checkpoint = describe(model, training);
+  struct mt_relayout_state layouts = {0};
+  struct mt_relayout *relayout = relayout_of(model);
+  mt_json *what_for = NULL;
+  resume->layouts = relayout && resume->layout && mt_json_parse("/state/layout", resume->layout, &what_for) == MT_OK &&
+                    mt_relayout_expect(relayout, what_for, &layouts);
+  mt_json_free(what_for);
+  if (resume->layouts)
+    add_layouts(&checkpoint, comm, &layouts);
   enum mt_status status = mt_checkpoint_load(comm, resume->path, is_auto(config) ? MT_SKIP_YES : MT_SKIP_NO, &checkpoint);
   describe_free(&checkpoint);
+  if (status == MT_OK && resume->layouts)
+    resume->layouts = mt_relayout_restore(relayout, &layouts);
+  mt_relayout_state_free(&layouts);
+  if (status == MT_OK && relayout && !resume->layouts)
+    resume->same = 0;
   if (status == MT_OK && resume->remark)
     mt_warn("checkpoint %s: %s", resume->path, resume->remark + 2);
   return status;

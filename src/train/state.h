@@ -30,6 +30,7 @@ struct mt_resume {
   char *remark;    /* rank 0: what to say of the file if it is taken, after "; "; NULL = nothing; owned like path */
   char *layout;    /* /state/layout of the file; owned like path */
   char *schedule;  /* /state/schedule, likewise; NULL = it has none */
+  int layouts;     /* 1: layouts that follow the load go on where the file's were, with the loads of the last steps */
   int same;        /* 1: ranks, places, slots and settings match, so that training goes on bit for bit */
 };
 /* Finds the checkpoint that checkpoint.resume names and reads its state; its configuration must describe the same model
@@ -38,12 +39,10 @@ struct mt_resume {
  * MT_USAGE if a path is not there. If it was written in the same places, what was measured then is put into
  * comm->cluster, unless that is settled: then a file with other figures is not `same`. Collective, agreed. */
 enum mt_status mt_state_find(struct mt_comm *comm, const struct mt_config *config, int training, struct mt_resume *resume);
-/* Layouts that follow the load go on where the file's were, with the loads of the last steps. 0: the file has none for these
- * ranks, experts and slots, and they begin static. The model must have such layouts. Local, the same on all ranks. */
-int mt_state_restore_layouts(struct mt_model *model, const struct mt_resume *resume);
-/* Fills master weights (and moments, if training) from the file that was found; the caller publishes. A file that is taken is
+/* Fills master weights (and moments, if training) from the file that was found, and layouts that follow the load, unless the
+ * file has none for these ranks, experts and slots (then it is not `same`); the caller publishes. A file that is taken is
  * remarked on here, so that those passed over are not. With resume = auto a damaged file is only warned of. Collective, agreed. */
 enum mt_status mt_state_load(struct mt_comm *comm, struct mt_model *model, const struct mt_config *config,
-                             const struct mt_resume *resume, int training);
+                             struct mt_resume *resume, int training);
 
 #endif
