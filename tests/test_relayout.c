@@ -364,7 +364,10 @@ START_TEST(test_policy)
   ck_assert_int_eq(mt_relayout_policy(&config, 4, 8, 0), MT_LAYOUT_STATIC);
   config.parallel.sharding = MT_SHARDING_OWNER;
   ck_assert_int_eq(mt_relayout_policy(&config, 4, 8, 1), MT_LAYOUT_STATIC);
+  ck_assert_ptr_nonnull(mt_relayout_why_static(&config, 4, 8));
+  ck_assert_ptr_nonnull(mt_relayout_why_static(&config, 1, 9));
   ck_assert_int_eq(mt_relayout_policy(&config, 4, 9, 1), MT_LAYOUT_MOTLEY);
+  ck_assert_ptr_null(mt_relayout_why_static(&config, 4, 9));
   config.parallel.layout = MT_LAYOUT_RANDOM;
   ck_assert_int_eq(mt_relayout_policy(&config, 1, 8, 0), MT_LAYOUT_RANDOM);
 }

@@ -54,13 +54,23 @@ struct mt_relayout {
   enum turn turn;
 };
 
+const char *mt_relayout_why_static(const struct mt_config *config, int nrank, int nslot)
+{
+  if (config->parallel.layout == MT_LAYOUT_STATIC || config->parallel.layout == MT_LAYOUT_RANDOM)
+    return NULL;
+  if (nrank == 1)
+    return "one rank holds all experts";
+  if (config->parallel.sharding == MT_SHARDING_OWNER && nslot == config->model.num_local_experts)
+    return "with parallel.sharding = owner and a slot for each expert they would only move weights; parallel.slots gives more";
+  return NULL;
+}
+
 enum mt_layout_policy mt_relayout_policy(const struct mt_config *config, int nrank, int nslot, int training)
 {
   enum mt_layout_policy policy = config->parallel.layout;
-  int whole = config->parallel.sharding == MT_SHARDING_OWNER && nslot == config->model.num_local_experts;
   if (policy == MT_LAYOUT_STATIC || policy == MT_LAYOUT_RANDOM)
     return policy;
-  return training && nrank > 1 && !whole ? policy : MT_LAYOUT_STATIC;
+  return training && !mt_relayout_why_static(config, nrank, nslot) ? policy : MT_LAYOUT_STATIC;
 }
 
 static int layers_of(const struct mt_relayout *r, int rank)

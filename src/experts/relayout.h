@@ -28,8 +28,10 @@ struct mt_relayout_report {
 
 struct mt_relayout;
 
-/* The policy that parallel.layout comes to: static where there is nothing to gain (one rank; whole experts on their owners
- * and no slot to spare, so that following the load would only move weights) or nothing to follow (no training). Pure. */
+/* Why layouts are static though parallel.layout is not: nothing to gain (one rank; whole experts on their owners and no slot
+ * to spare, so that following the load would only move weights). NULL: they follow, or were asked to be static. Pure. */
+const char *mt_relayout_why_static(const struct mt_config *config, int nrank, int nslot);
+/* The policy that parallel.layout comes to: static for such a reason, or where there is nothing to follow (no training). Pure. */
 enum mt_layout_policy mt_relayout_policy(const struct mt_config *config, int nrank, int nslot, int training);
 /* Layouts of nmoe layers, static at first, with `slots` per rank, [P]; a policy that plans has its thread where this rank has
  * layers to plan. Local. The caller frees. */

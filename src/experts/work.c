@@ -1,5 +1,8 @@
 /* What rows and experts cost; see work.h. */
 #include "experts/work.h"
+#include <stddef.h>
+#include "base/memory.h"
+#include "base/text.h"
 #include "comm/way.h"
 
 enum { USUAL_MFLOPS = 50000 };
@@ -32,6 +35,25 @@ void mt_work_row_ps(const struct mt_work *work, const struct mt_cluster *cluster
     __int128 time = (__int128)work->row_flops * 1000000 / (known ? cluster->place[p].speed : USUAL_MFLOPS);
     ps[p] = time < 1 ? 1 : time > INT32_MAX * 1000000LL ? INT32_MAX * 1000000LL : (int64_t)time;
   }
+}
+
+char *mt_work_assumed(const struct mt_cluster *cluster)
+{
+  static const char *const where[MT_NLEVEL] = {"", "within nodes", "between nodes"};
+  const int used[MT_NLEVEL] = {0, cluster->nplace > cluster->nnode, cluster->nnode > 1};
+  struct mt_text_buffer text = {0};
+  int known = 1;
+  for (int p = 0; p < cluster->nplace; p++)
+    known &= cluster->place[p].speed > 0;
+  if (!known)
+    mt_text_add(&text, "ranks that are equally fast (%d GFLOP/s)", USUAL_MFLOPS / 1000);
+  for (int level = 0; level < MT_NLEVEL; level++)
+    if (used[level] && !cluster->link[level].beta_ps)
+      mt_text_add(&text, "%s%.2g GB/s %s", text.text ? ", " : "", 1e3 / (double)mt_link_usual(cluster, (enum mt_level)level).beta_ps,
+                  where[level]);
+  char *line = text.text ? mt_format("not measured, so assumed: %s", text.text) : NULL;
+  mt_free(text.text);
+  return line;
 }
 
 int64_t mt_work_link_ps(const struct mt_work *work, const struct mt_cluster *cluster, enum mt_level level)

@@ -29,6 +29,8 @@ struct mt_work mt_work_of_layer(const struct mt_work *work, int l, int n);
 /* ps[P]: picoseconds a row at each place. From the speeds measured; if one of them is 0, all places count as equal (50
  * GFLOP/s). At least 1. Pure. */
 void mt_work_row_ps(const struct mt_work *work, const struct mt_cluster *cluster, int64_t *ps);
+/* What planning takes for granted of a cluster that was not measured, as a line; NULL where it was. The caller frees. Pure. */
+char *mt_work_assumed(const struct mt_cluster *cluster);
 /* Picoseconds that a row's ways cost on a link of this level: between nodes, of both nodes' uplinks. From the links
  * measured, or what is usual; with `keep` more than any wait between nodes. Pure. */
 int64_t mt_work_link_ps(const struct mt_work *work, const struct mt_cluster *cluster, enum mt_level level);

@@ -312,8 +312,8 @@ int mt_forecast_fits(const struct mt_config *config, const struct mt_cluster *cl
 
 enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt_cluster *cluster)
 {
-  int64_t need[cluster->nnode];
-  int unfit = 0;
+  int64_t need[cluster->nnode], most = 0; /* of nodes that do not say what they have */
+  int unfit = 0, unknown = 0;
   struct forecast all;
   MT_TRY(mt_batch_check(config, cluster));
   MT_TRY(mt_sizes_check(config, cluster));
@@ -327,6 +327,10 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
   mt_params_free(&params);
   mt_free(arch.block);
   MT_TRY(forecast_all(config, cluster, &all, need));
+  char *assumed = mt_work_assumed(cluster); /* shares and sizes of shards follow from it */
+  if (assumed)
+    mt_info("%s", assumed);
+  mt_free(assumed);
   mt_info("memory in GB if routing is balanced  %14s %d %12s %d", "most: rank", all.rank_most, "least: rank", all.rank_least);
   for (int tag = 0; tag < MT_NTAG; tag++)
     if (all.most[tag] || all.least[tag])
@@ -336,6 +340,8 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
   for (int q = 0; q < cluster->nnode; q++) {
     int n = cluster->node_first[q + 1] - cluster->node_first[q];
     int64_t memory = memory_of(cluster, q);
+    unknown += memory <= 0;
+    most = memory <= 0 && need[q] > most ? need[q] : most;
     if (memory <= 0)
       continue;
     int fits = need[q] <= memory;
@@ -344,6 +350,9 @@ enum mt_status mt_forecast_print(const struct mt_config *config, const struct mt
       mt_info("node %d (%s): %d ranks need %.1f GB of %.1f GB: %s", q, cluster->place[cluster->node_first[q]].host, n,
               (double)need[q] / 1e9, (double)memory / 1e9, fits ? "fits" : "does not fit");
   }
+  if (unknown)
+    mt_info("memory of %d of %d nodes is not known, nor whether it is enough: the largest needs %.1f GB", unknown, cluster->nnode,
+            (double)most / 1e9);
   if (!unfit)
     return MT_OK;
   mt_error("%d of %d nodes have too little memory; more ranks on more nodes, a smaller train.micro_batch, train.recompute or "

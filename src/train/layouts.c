@@ -147,6 +147,10 @@ static void print_header(struct planning *p, const char *loads)
       "%d ranks on %d nodes, %d experts, %d slots; %d steps of %d layers %s%s, the first %d not counted; window of %d",
       r->P, p->cluster->nnode, p->E, p->S, r->nstep, r->nlayer, loads ? "from " : "made up", loads ? loads : "",
       first_counted(p), p->window);
+  char *assumed = mt_work_assumed(p->cluster);
+  if (assumed)
+    mt_info("%s", assumed);
+  mt_free(assumed);
   mt_info("means of a layer's micro-step, forward and backward; max/mean: the slowest rank's time over that of an even "
           "finish");
   mt_info("%-8s %-7s %10s %10s %10s %10s  %7s %7s %7s  %8s  %9s %9s %9s  %9s", "policy", "dispatch", "total ms",

@@ -1,6 +1,7 @@
 /* parallel.sharding = auto; see sharding.h. */
 #include "train/sharding.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/log.h"
 #include "base/memory.h"
@@ -13,7 +14,7 @@
 #include "train/batch.h"
 #include "train/forecast.h"
 
-static const double SKEW = 0.5;
+static const double SKEW = 0.5, WORTH = 0.9; /* worth saying */
 static const char *const names[] = {"full", "node", "owner", "auto"};
 
 const char *mt_sharding_name(enum mt_sharding sharding)
@@ -112,6 +113,29 @@ enum mt_status mt_sharding_weigh(const struct mt_config *config, const struct mt
   return MT_OK;
 }
 
+/* Would twice the slots, which the default leaves to the user, be worth it? Only said: what they need of memory, and lose
+ * where experts are computed on their owners in place, is spent whatever the routing, what they gain depends on it. */
+static void advise_slots(const struct mt_config *config, const struct mt_cluster *cluster, enum mt_sharding sharding)
+{
+  const int P = cluster->nplace, E = (int)config->model.num_local_experts;
+  const int64_t even = (E + P - 1) / P, more = 2 * even < E ? 2 * even : E;
+  int slots[P];
+  char text[32];
+  struct mt_config one = *config;
+  one.parallel.sharding = sharding;
+  if (*config->parallel.slots || more == even || config->parallel.layout == MT_LAYOUT_STATIC ||
+      mt_layout_slots("", E, P, slots) != MT_OK)
+    return;
+  const double now = predict(&one, cluster, slots);
+  for (int p = 0; p < P; p++)
+    slots[p] = (int)more;
+  snprintf(text, sizeof text, "%lld", (long long)more);
+  one.parallel.slots = text;
+  const double then = predict(&one, cluster, slots);
+  if (then < WORTH * now && mt_forecast_fits(&one, cluster))
+    mt_info("parallel.slots = %s would fit, and take %.3g seconds under that skew", text, then);
+}
+
 enum mt_status mt_sharding_choose(const struct mt_config *config, const struct mt_cluster *cluster,
                                   enum mt_sharding *sharding)
 {
@@ -120,6 +144,8 @@ enum mt_status mt_sharding_choose(const struct mt_config *config, const struct m
   if (why.text)
     mt_info("sharding: %s; predicted seconds of the experts in a step under a moderate skew:%s", mt_sharding_name(*sharding),
             why.text);
+  if (why.text)
+    advise_slots(config, cluster, *sharding);
   mt_free(why.text);
   return MT_OK;
 }

@@ -114,6 +114,11 @@ static void say_start(const struct run *run)
     mt_info("resuming %s after step %lld (%s)", session->from.path, (long long)session->progress.step,
             session->from.same ? "the same ranks and places: goes on bit for bit"
                           : "other ranks, places or settings: goes on up to rounding");
+  const struct mt_moe *moe = session->model->moe;
+  const int P = run->comm->size;
+  const char *why = moe ? mt_relayout_why_static(run->config, P, moe->fixed->slot_first[P]) : NULL;
+  if (why && (P > 1 || run->config->parallel.layout != MT_LAYOUT_MOTLEY)) /* which is the default */
+    mt_info("layouts: static: %s", why);
   if (session->layouts == MT_LAYOUTS_GO_ON)
     mt_info("layouts and the loads they follow: %s",
             session->from.same ? "as the checkpoint has them" : "those of the checkpoint, as a hint");
