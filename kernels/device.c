@@ -67,6 +67,11 @@ static void host_wait(struct mt_device *device, enum mt_dev_lane lane, int64_t m
   (void)device, (void)lane, (void)mark;
 }
 
+static void host_reach(struct mt_device *device, int64_t mark)
+{
+  (void)device, (void)mark;
+}
+
 static void host_sync(struct mt_device *device, enum mt_dev_lane lane)
 {
   (void)device, (void)lane;
@@ -85,6 +90,7 @@ const struct mt_device_ops mt_device_host_ops = {
     .zero = host_zero,
     .mark = host_mark,
     .wait = host_wait,
+    .reach = host_reach,
     .sync = host_sync,
     .close = mt_device_host_close,
 };

@@ -19,7 +19,8 @@ static inline int64_t mt_dtype_size(enum mt_dtype type)
   return type == MT_F32 ? 4 : 2;
 }
 
-enum mt_dev_lane { MT_DEV_MATH, MT_DEV_COPY, MT_NDEVLANE };
+/* Kernels; copies to the host and copies from it, which a bus carries at once. */
+enum mt_dev_lane { MT_DEV_MATH, MT_DEV_OUT, MT_DEV_IN, MT_NDEVLANE };
 
 struct mt_device;
 struct mt_kernels; /* ops.h */
@@ -36,6 +37,8 @@ struct mt_device_ops {
    * host. */
   int64_t (*mark)(struct mt_device *device, enum mt_dev_lane lane);
   void (*wait)(struct mt_device *device, enum mt_dev_lane lane, int64_t mark);
+  /* Blocks the host until a mark is reached. */
+  void (*reach)(struct mt_device *device, int64_t mark);
   /* Blocks the host until the lane has done everything. */
   void (*sync)(struct mt_device *device, enum mt_dev_lane lane);
   void (*close)(struct mt_device *device); /* frees the device itself */

@@ -201,13 +201,16 @@ void ops_memory(const char *name)
     memset(to, 1, sizeof to);
     char *memory = ops->alloc(device, MT_TAG_MISC, (enum mt_space)space, 70);
     ck_assert_int_eq((uintptr_t)memory % 64, 0);
-    ops->copy(device, MT_DEV_COPY, memory, from, 70);
-    ops->wait(device, MT_DEV_MATH, ops->mark(device, MT_DEV_COPY));
+    ops->copy(device, MT_DEV_IN, memory, from, 70);
+    ops->wait(device, MT_DEV_MATH, ops->mark(device, MT_DEV_IN));
     if (space != MT_HOST || device->host == device)
       ops->zero(device, MT_DEV_MATH, memory + 3, 5);
     ops->copy(device, MT_DEV_MATH, to + 1, memory, 70);
     ops->copy(device, MT_DEV_MATH, to, from, 0);
-    ops->sync(device, MT_DEV_MATH);
+    int64_t mark = ops->mark(device, MT_DEV_MATH);
+    for (int i = 0; i < 100; i++) /* more than are remembered singly */
+      ops->mark(device, MT_DEV_OUT);
+    ops->reach(device, mark);
     if (space != MT_HOST || device->host == device)
       memset(from + 3, 0, 5);
     ck_assert_int_eq(memcmp(to + 1, from, 70), 0);

@@ -197,6 +197,8 @@ START_TEST(test_located_errors)
           "found 7 slots in all, expected at least num_local_experts (8)");
   REFUSED(with("[parallel]\nshares = odd\n"), MT_CMD_TRAIN, NULL,
           "parallel.shares: found \"odd\", expected auto, even or one integer for each rank (\"2,1,4\"), from 0");
+  REFUSED(with("[parallel]\ndevice_memory = mapped\n"), MT_CMD_TRAIN,
+          NULL, "parallel.device_memory: found \"mapped\", expected one of auto, direct, staged");
   REFUSED(with("[parallel]\nshares = 2,,1\n"), MT_CMD_TRAIN, NULL, "parallel.shares: found \"2,,1\"");
   REFUSED(with("[parallel]\nshares =\n"), MT_CMD_TRAIN, NULL, "parallel.shares: found \"\"");
   REFUSED(with("[parallel]\ndevice = tpu\n"), MT_CMD_TRAIN, NULL, "expected one of auto, cpu, cuda, cuda:N");
@@ -451,6 +453,7 @@ START_TEST(test_difference)
       {"checkpoint.interval=2", NULL, NULL},
       {"log.dir=elsewhere", NULL, NULL},
       {"parallel.exchange=pairwise", NULL, NULL},
+      {"parallel.device_memory=staged", NULL, NULL},
   };
   struct mt_config a, b;
   const char *path = write_file("run.ini", MIXTRAL);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <mpi.h>
 #include <stdio.h>
+#include "comm/comm_mpi.h"
 
 enum { LIMIT = 8 };
 
@@ -91,6 +92,21 @@ START_TEST(test_chunks)
   const char *name = model_case_names[_i];
   one_step(name, rank() % 2 ? "cpu" : "emulated:1", 1e-5, NULL, &plan, 1,
            (const char *[]){_i % 2 ? "train.recompute=true" : "parallel.sharding=node"});
+}
+END_TEST
+
+/* Rows that leave GPUs in chunks of any length: the same bits. */
+START_TEST(test_messages)
+{
+  static const int64_t chunk[] = {1000, 77, 1};
+  const char *const names[2] = {"mixtral", "gpt2"}, *name = names[_i], *mine = rank() == 1 ? "cpu" : "emulated:1";
+  const int64_t kept = mt_exchange_chunk;
+  const uint32_t hash = check_case(name, mine, 1e-5, 0, NULL);
+  for (int i = 0; i < 3; i++) {
+    mt_exchange_chunk = chunk[i];
+    ck_assert_uint_eq(hash, check_case(name, mine, 1e-5, i > 0, (const char *[]){"parallel.exchange=hierarchical"}));
+  }
+  mt_exchange_chunk = kept;
 }
 END_TEST
 
@@ -183,6 +199,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tests, test_vectors, 0, MODEL_CASES);
   tcase_add_loop_test(tests, test_cuts, 0, MODEL_CASES);
   tcase_add_loop_test(tests, test_chunks, 0, MODEL_CASES);
+  tcase_add_loop_test(tests, test_messages, 0, 2);
   tcase_add_loop_test(tests, test_mixed, 0, MODEL_CASES);
   tcase_add_loop_test(tests, test_bf16, 0, MODEL_CASES);
   tcase_add_test(tests, test_logits);

@@ -13,6 +13,7 @@ for family in mixtral gpt2; do
   run 0 1 train c.ini --set log.dir=one
   as_one 1 '' --set $gpu
   as_one 3 2,1 --set $gpu --set parallel.exchange=hierarchical
+  says 1 "rows of GPUs: \(through pinned memory in chunks of 1024 KiB, as this MPI\|MPI takes them\)"
   for rank in 0 1 2; do says 1 "rank $rank: GPU $rank (emulated GPU $rank, 1.0 GiB, PCI 0000:0$((rank + 1)):00), the first"; done
   # behind a colon ranks have other arguments, and so other devices
   as_one 1 1,2 : -np 2 "$motley" train c.ini --set $gpu:1
@@ -105,6 +106,17 @@ if unshare -m true 2>/dev/null; then
     says 1 "warning: .* has NVIDIA's driver, but no GPU that can be used: .*\(not installed\|cannot open\)"
     says 1 "kernels, by ranks: cpu-[a-z0-9]* on 1"
   done
+fi
+
+say "the way of a GPU's rows"
+config mixtral "train.steps = 2" >c.ini
+run 0 3 train c.ini --set log.dir=staged --set parallel.device_memory=staged : -np 1 "$motley" train c.ini --set $gpu
+says 1 "rows of GPUs: through pinned memory in chunks of 1024 KiB, "
+run 0 2 train c.ini --set log.dir=cpus --set parallel.device_memory=staged
+says 1 "warning: parallel.device_memory: found staged, which is about rows of GPUs, and no rank has one"
+if ! ompi_info --parsable 2>/dev/null | grep -q "mpi_built_with_cuda_support:value:true"; then
+  run 2 2 train c.ini --set log.dir=none --set parallel.device_memory=direct --set $gpu
+  says 1 "error: parallel.device_memory: found direct, expected auto or staged: this MPI does not take a GPU's memory"
 fi
 
 say "mistakes"

@@ -98,11 +98,20 @@ static int64_t cuda_mark(struct mt_device *device, enum mt_dev_lane lane)
   return number * MT_NDEVLANE + lane;
 }
 
+static cudaEvent_t event_of(const struct mt_device *device, int64_t mark)
+{
+  const struct ring *ring = (const struct ring *)mt_cuda_of(device)->marks;
+  return ring->event[mark % MT_NDEVLANE][mark / MT_NDEVLANE % RING];
+}
+
 static void cuda_wait(struct mt_device *device, enum mt_dev_lane lane, int64_t mark)
 {
-  struct ring *ring = (struct ring *)mt_cuda_of(device)->marks;
-  cudaEvent_t event = ring->event[mark % MT_NDEVLANE][mark / MT_NDEVLANE % RING];
-  MT_CUDA(cudaStreamWaitEvent(mt_cuda_of(device)->lane[lane], event, 0));
+  MT_CUDA(cudaStreamWaitEvent(mt_cuda_of(device)->lane[lane], event_of(device, mark), 0));
+}
+
+static void cuda_reach(struct mt_device *device, int64_t mark)
+{
+  MT_CUDA(cudaEventSynchronize(event_of(device, mark)));
 }
 
 static void cuda_sync(struct mt_device *device, enum mt_dev_lane lane)
@@ -134,8 +143,8 @@ static void cuda_close(struct mt_device *device)
   mt_cuda_host->free(device);
 }
 
-static const struct mt_device_ops cuda_ops = {cuda_alloc, cuda_free, cuda_copy, cuda_zero,
-                                              cuda_mark,  cuda_wait, cuda_sync, cuda_close};
+static const struct mt_device_ops cuda_ops = {cuda_alloc, cuda_free, cuda_copy, cuda_zero, cuda_mark,
+                                              cuda_wait,  cuda_reach, cuda_sync, cuda_close};
 
 /* ---- the module ---- */
 

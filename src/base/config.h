@@ -26,6 +26,7 @@ enum mt_sharding { MT_SHARDING_FULL, MT_SHARDING_NODE, MT_SHARDING_OWNER, MT_SHA
 enum mt_wire { MT_WIRE_F32, MT_WIRE_BF16 };
 enum mt_exchange_kind { MT_EXCHANGE_AUTO, MT_EXCHANGE_PAIRWISE, MT_EXCHANGE_HIERARCHICAL };
 enum mt_compute { MT_COMPUTE_AUTO, MT_COMPUTE_F32, MT_COMPUTE_TF32, MT_COMPUTE_BF16 };
+enum mt_device_memory { MT_DEVICE_MEMORY_AUTO, MT_DEVICE_MEMORY_DIRECT, MT_DEVICE_MEMORY_STAGED }; /* see comm/devices.h */
 enum mt_measure_when { MT_MEASURE_AUTO, MT_MEASURE_ON, MT_MEASURE_OFF };
 enum mt_layout_policy { /* see experts/policy.h */
   MT_LAYOUT_STATIC,
@@ -118,6 +119,7 @@ struct mt_config {
     char *shares; /* of the global batch: auto | even | "n0,n1,..." one per rank */
     char *device; /* auto | cpu | cuda | cuda:N | emulated | emulated:N; see train/session.h */
     enum mt_compute precision; /* of a GPU */
+    enum mt_device_memory device_memory;
   } parallel;
   struct {
     char *policy;   /* a name of schedule/scheme.h */

@@ -167,6 +167,8 @@ const struct mt_option mt_options[] = {
    .help = "what computes: CPUs, GPUs (N as CUDA numbers it), for tests GPUs that are not there; auto: GPUs where there are any"},
   CHOICE(parallel, precision, "auto|f32|tf32|bf16", .fallback = "auto",
          .help = "what a GPU computes in; CPUs compute in f32 (auto: bf16, emulated f32)")
+  CHOICE(parallel, device_memory, "auto|direct|staged", .need = MT_NEED_EXPERTS, .fallback = "auto",
+         .help = "way of rows from a GPU: MPI itself, or through the host's memory, in chunks (auto: what MPI can)")
 
   {.section = "schedule", .key = "policy", .type = MT_OPTION_WORD, .offset = AT(schedule.policy),
    .choices = "auto|sequential|tutel|pipemoe|tutel-gar|lina|coconet|fsmoe-one|fsmoe|mast|laer", .need = MT_NEED_EXPERTS,

@@ -28,6 +28,8 @@ _Noreturn void mt_mpi_failed(const char *file, int line, const char *call, int c
 extern int64_t mt_comm_piece;
 /* The longest message of an exchange between nodes on a slow network, in bytes (exchange_plan.c). Tests change it. */
 extern int64_t mt_exchange_segment;
+/* The longest message of an exchange that goes through pinned memory, in bytes (devices.c). Tests change it. */
+extern int64_t mt_exchange_chunk;
 
 /* Waits for one request (a collective's), like mt_wait; `what` is named if the deadline passes. Adds to
  * wait_s. */
@@ -37,5 +39,7 @@ void mt_wait_collective(struct mt_comm *comm, MPI_Request *request, const char *
  * borrowed from the set until the next call for it. More may be posted between calls. 0 when all have been told; the set is
  * then empty. */
 int mt_wait_some(struct mt_comm *comm, struct mt_requests *set, const int **done);
+/* The same without waiting: 0 also while none is. */
+int mt_test_some(struct mt_requests *set, const int **done);
 
 #endif

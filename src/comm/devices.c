@@ -5,6 +5,7 @@
 #include "comm/devices.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/comm_mpi.h"
 #include "cuda/cuda.h"
 #include "topology/discover.h"
 #include "topology/gpu.h"
@@ -12,6 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __has_include
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+#endif
+
+/* Long enough for a network's and a bus's full rate, short enough that the first and the last one of a message, which nothing
+ * overlaps, do not count. */
+int64_t mt_exchange_chunk = (int64_t)1 << 20;
 
 struct found {
   struct mt_gpu_rank rank;
@@ -226,6 +236,42 @@ enum mt_status mt_devices_choose(struct mt_comm *comm, const char *wish, char *n
   mt_free(all);
   mt_free(mine);
   return status;
+}
+
+/* What MPI says of itself, here and now: how it was built, and what it found. */
+static int mpi_takes_device_memory(void)
+{
+#ifdef MPIX_CUDA_AWARE_SUPPORT
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return 0;
+#endif
+}
+
+enum mt_status mt_devices_reach(struct mt_comm *comm, const struct mt_device *device, enum mt_device_memory wish, int say,
+                                enum mt_reach *reach, int64_t *chunk)
+{
+  const int apart = device->host != device;
+  int64_t any[2] = {apart, apart && !mpi_takes_device_memory()};
+  mt_max_int(comm, any, 2);
+  if (wish != MT_DEVICE_MEMORY_AUTO && !any[0] && comm->rank == 0)
+    mt_warn("parallel.device_memory: found %s, which is about rows of GPUs, and no rank has one",
+            wish == MT_DEVICE_MEMORY_DIRECT ? "direct" : "staged");
+  if (wish == MT_DEVICE_MEMORY_DIRECT && any[1]) {
+    if (comm->rank == 0)
+      mt_error("parallel.device_memory: found direct, expected auto or staged: this MPI does not take a GPU's memory "
+               "(MPIX_Query_cuda_support)");
+    return MT_USAGE;
+  }
+  const int staged = any[0] && (wish == MT_DEVICE_MEMORY_STAGED || any[1]);
+  *reach = !apart ? MT_REACH_HOST : staged ? MT_REACH_STAGED : MT_REACH_DIRECT;
+  *chunk = staged ? mt_exchange_chunk : INT64_MAX;
+  if (any[0] && say && comm->rank == 0 && staged)
+    mt_info("rows of GPUs: through pinned memory in chunks of %lld KiB, %s", (long long)(*chunk >> 10),
+            any[1] ? "as this MPI does not take a GPU's memory" : "as parallel.device_memory says");
+  else if (any[0] && say && comm->rank == 0)
+    mt_info("rows of GPUs: MPI takes them from and to their memory");
+  return MT_OK;
 }
 
 char *mt_devices_nics(struct mt_comm *comm)

@@ -83,7 +83,7 @@ static int64_t rows(const struct mt_planner *x, int s, int d)
 
 struct mt_planner mt_planner_new(const struct mt_comm *comm, int kind)
 {
-  struct mt_planner x = {.comm = comm, .kind = comm->nnode > 1 ? kind : MT_EXCHANGE_PAIRWISE};
+  struct mt_planner x = {.comm = comm, .kind = comm->nnode > 1 ? kind : MT_EXCHANGE_PAIRWISE, .chunk = INT64_MAX};
   x.send_at = MT_NEW(MT_TAG_COMM, int64_t, comm->size + 1);
   x.recv_at = MT_NEW(MT_TAG_COMM, int64_t, comm->size + 1);
   /* MPI's tags reach at least to 32767, mostly to INT_MAX: see tag_of. */
@@ -152,8 +152,8 @@ static void add_message(struct mt_planner *x, struct mt_messages *list, struct m
   if (!message.rows)
     return;
   int64_t bytes = message.rows * x->width;
-  message.longest = mt_comm_piece;
-  if (x->segment < mt_comm_piece && x->comm->cluster->node_of[message.partner] != x->comm->node)
+  message.longest = mt_comm_piece < x->chunk ? mt_comm_piece : x->chunk;
+  if (x->segment < message.longest && x->comm->cluster->node_of[message.partner] != x->comm->node)
     message.longest = x->segment;
   x->script->nrequest += (bytes + message.longest - 1) / message.longest;
   mt_extend(MT_TAG_PLAN, (void **)&list->message, &list->capacity, list->n + 1, sizeof *list->message);
@@ -183,6 +183,7 @@ static void add_copy(struct mt_script *script, struct mt_row_copy copy)
   if (!copy.rows)
     return;
   mt_extend(MT_TAG_PLAN, (void **)&script->copy, &script->copy_capacity, script->ncopy + 1, sizeof *script->copy);
+  copy.step = (int)script->nstep - 1;
   script->copy[script->ncopy++] = copy;
 }
 
@@ -311,7 +312,7 @@ static void receive_node(struct mt_planner *x, int from)
       add_await(x, MT_BUFFER_STAGE, stage, count, peer, tag_of(x, MT_MSG_BRIDGE, 0, c), step);
       for (int d = 0; d < n; stage += part[d++]) {
         if (d == me)
-          add_copy(script, (struct mt_row_copy){MT_BUFFER_STAGE, MT_BUFFER_RECV, stage, at, own});
+          add_copy(script, (struct mt_row_copy){MT_BUFFER_STAGE, MT_BUFFER_RECV, stage, at, own, -1});
         else
           add_onward(x, stage, part[d], comm->rank - me + d, tag_of(x, MT_MSG_DEAL, from, c));
       }
@@ -387,7 +388,7 @@ static void send_node(struct mt_planner *x, int to)
       if (step < 0)
         continue;
       add_copy(script, (struct mt_row_copy){s == me ? MT_BUFFER_SEND : MT_BUFFER_STAGE, MT_BUFFER_STAGE, x->cursor[s], stage,
-                                            block});
+                                            block, -1});
       x->cursor[s] += block;
       stage += block;
     }
@@ -410,7 +411,9 @@ static void write_script(struct mt_planner *x)
     x->recv_at[r + 1] = x->recv_at[r] + rows(x, r, comm->rank);
   }
   script->self = (struct mt_row_copy){MT_BUFFER_SEND, MT_BUFFER_RECV, x->send_at[comm->rank], x->recv_at[comm->rank],
-                                      rows(x, comm->rank, comm->rank)};
+                                      rows(x, comm->rank, comm->rank), -1};
+  script->send_rows = x->send_at[comm->size];
+  script->recv_rows = x->recv_at[comm->size];
   int first = comm->rank - comm->node_rank;
   for (int i = 1; i < comm->nnode; i++)
     receive_node(x, (comm->node + comm->nnode - i) % comm->nnode);

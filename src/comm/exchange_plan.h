@@ -20,6 +20,7 @@ struct mt_row_message {
 struct mt_row_copy {
   enum mt_buffer from, to;
   int64_t from_at, to_at, rows;
+  int step; /* that it belongs to; -1 = none */
 };
 
 /* After what it waits for: copies [first_copy, those of the next step), then sends [first_send, likewise) of `onward`. */
@@ -39,8 +40,9 @@ struct mt_script {
   struct mt_row_step *step; /* [nstep + 1], owned */
   int64_t nstep, step_capacity;
   struct mt_row_copy self; /* rows to oneself */
-  int64_t stage_rows;      /* staging that the steps need */
-  int64_t nrequest;        /* requests that all messages need */
+  int64_t send_rows, recv_rows; /* in the two buffers */
+  int64_t stage_rows;           /* staging that the steps need */
+  int64_t nrequest;             /* requests that all messages need */
 };
 
 struct mt_exchange_plan {
@@ -55,6 +57,7 @@ struct mt_planner {
   int most_pieces;            /* of a node pair */
   int forced_pieces;          /* 0 = by cost */
   int forced_spread;          /* over several bridges; where pieces are forced */
+  int64_t chunk;              /* longest message, bytes: the same on all ranks */
   int64_t *send_at, *recv_at; /* [P + 1], owned: rows before each partner's in send and recv */
   int64_t *by_source,
       *by_target;  /* [most_pieces, largest node], owned: rows of a piece by rank of the nodes */

@@ -234,6 +234,18 @@ int mt_wait_some(struct mt_comm *comm, struct mt_requests *set, const int **done
   return 0;
 }
 
+int mt_test_some(struct mt_requests *set, const int **done)
+{
+  int n = MPI_UNDEFINED;
+  *done = (int *)((MPI_Request *)set->mpi + set->capacity);
+  if (set->n)
+    MT_MPI(MPI_Testsome(set->n, set->mpi, &n, (int *)*done, MPI_STATUSES_IGNORE));
+  if (n != MPI_UNDEFINED)
+    return n;
+  set->n = 0;
+  return 0;
+}
+
 void mt_wait_collective(struct mt_comm *comm, MPI_Request *request, const char *what)
 {
   struct patience patience = new_patience();

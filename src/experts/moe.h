@@ -62,7 +62,7 @@ struct mt_moe_layer {
   int64_t *counts;                /* host [P,E] */
   struct mt_moe_chunk *chunk;     /* [nchunk], owned */
   int32_t *place;                 /* device [N K]: copies of the dispatches' place, each chunk's from its row on */
-  void *back;                     /* wire [N K,C] rows that came back, in sending order, chunk by chunk */
+  void *back;                     /* device [N K,C] rows that came back, in sending order, chunk by chunk */
 };
 
 /* Sums of a step over this rank's tokens; the step adds them up over ranks. */
@@ -136,9 +136,9 @@ struct mt_moe {
   int64_t *chunk_counts;        /* host [P,E] */
   float *dkept;                 /* device [N K + chunks] gradients of the triples' weights; behind each batch chunk's, a zero */
   int32_t *send_token;          /* device [N K] */
-  void *send, *dsend;           /* wire [N K,C] */
+  void *send, *dsend;           /* device [N K,C] */
   struct mt_rows pre;           /* device [Q,2F]: of the layer under way, with recompute */
-  struct mt_rows arrive[MT_MOST_CHUNKS]; /* wire [Q,C] of each chunk: as rows arrive, then as they leave */
+  struct mt_rows arrive[MT_MOST_CHUNKS]; /* device [Q,C] of each chunk: as rows arrive, then as they leave */
   struct mt_rows rows;          /* device [Q,C] */
   struct mt_rows h[MT_MOST_CHUNKS], dpre[MT_MOST_CHUNKS]; /* device [Q,F], [Q,2F]: between the two products; of each chunk if
                                    they are tasks of their own, else [0] is all chunks' */

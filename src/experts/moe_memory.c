@@ -2,6 +2,7 @@
 #include "experts/moe.h"
 #include <string.h>
 #include "base/log.h"
+#include "comm/devices.h"
 #include "experts/capacity.h"
 #include "experts/sizes.h"
 
@@ -39,7 +40,7 @@ void mt_moe_reserve(struct mt_moe *moe, int l, int c)
   rows_reserve(moe, &chunk->scatter, MT_DEVICE, Q * 4);
   rows_reserve(moe, &chunk->x, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
   rows_reserve(moe, chunk->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
-  rows_reserve(moe, &moe->arrive[c], MT_WIRE, Q * mt_moe_row_bytes(moe));
+  rows_reserve(moe, &moe->arrive[c], MT_DEVICE, Q * mt_moe_row_bytes(moe));
   rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
   const int between = moe->tiled ? c : 0;
   rows_reserve(moe, &moe->h[between], MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
@@ -120,7 +121,7 @@ static void layer_new(struct mt_moe *moe, int l)
   layer->pool_p = MT_ZNEW(MT_TAG_PLAN, double, E);
   layer->counts = MT_ZNEW(MT_TAG_PLAN, int64_t, moe->comm->size * E);
   layer->place = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
-  layer->back = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
+  layer->back = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * mt_moe_row_bytes(moe));
 }
 
 static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
@@ -142,7 +143,7 @@ static void layer_free(struct mt_moe *moe, struct mt_moe_layer *layer)
   mt_free(layer->pool_p);
   mt_free(layer->counts);
   device_free(moe, MT_DEVICE, layer->place);
-  device_free(moe, MT_WIRE, layer->back);
+  device_free(moe, MT_DEVICE, layer->back);
   chunks_free(moe, layer);
 }
 
@@ -195,6 +196,9 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
     status = mt_layout_slots(config->parallel.slots, E, comm->size, slots);
   MT_TRY(mt_agree(comm, status));
   mt_bcast(comm, slots, sizeof slots, 0);
+  enum mt_reach reach;
+  int64_t chunk;
+  MT_TRY(mt_devices_reach(comm, device, config->parallel.device_memory, training, &reach, &chunk));
   MT_CHECK(config->parallel.sharding != MT_SHARDING_AUTO, "parallel.sharding is not chosen yet");
   MT_CHECK(N * K < INT32_MAX, "a micro-step of %lld rows on one rank", (long long)(N * K));
 
@@ -231,6 +235,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   moe->round = (int)round;
   moe->in_place = !apart && !moe->round && !moe->relayout && shards_are_slots(moe);
   moe->exchange = mt_exchange_new(comm, config->parallel.exchange);
+  mt_exchange_of(moe->exchange, device, reach, chunk);
   const int64_t elements = moe->nslot * moe->stride;
   for (int i = 0; i < 2 && !moe->in_place; i++) {
     moe->slot[i] = i > 0 && apart ? moe->slot[0] : device_new(moe, MT_TAG_SLOT, MT_WIRE, elements * 4);
@@ -275,8 +280,8 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
     moe->host_weight = MT_NEW(MT_TAG_ACTIVATION, float, R);
   }
   moe->send_token = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * 4);
-  moe->send = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
-  moe->dsend = device_new(moe, MT_TAG_ROW, MT_WIRE, R * mt_moe_row_bytes(moe));
+  moe->send = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * mt_moe_row_bytes(moe));
+  moe->dsend = device_new(moe, MT_TAG_ROW, MT_DEVICE, R * mt_moe_row_bytes(moe));
   *result = moe;
   return MT_OK;
 }
@@ -325,11 +330,11 @@ void mt_moe_free(struct mt_moe *moe)
   mt_free(moe->chunk_counts);
   device_free(moe, MT_DEVICE, moe->dkept);
   device_free(moe, MT_DEVICE, moe->send_token);
-  device_free(moe, MT_WIRE, moe->send);
-  device_free(moe, MT_WIRE, moe->dsend);
+  device_free(moe, MT_DEVICE, moe->send);
+  device_free(moe, MT_DEVICE, moe->dsend);
   device_free(moe, MT_DEVICE, moe->pre.data);
   for (int c = 0; c < MT_MOST_CHUNKS; c++) {
-    device_free(moe, MT_WIRE, moe->arrive[c].data);
+    device_free(moe, MT_DEVICE, moe->arrive[c].data);
     device_free(moe, MT_DEVICE, moe->h[c].data);
     device_free(moe, MT_DEVICE, moe->dpre[c].data);
   }

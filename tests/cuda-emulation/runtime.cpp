@@ -305,6 +305,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
   return cudaSuccess;
 }
 
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+  if (event->stream)
+    run_until(event->stream, event->issued);
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
   emulated_event at = *event;
