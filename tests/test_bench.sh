@@ -114,9 +114,13 @@ say "bench planner: no configuration, one rank computes"
 run 0 2 bench planner
 is "sizes" "$(grep -c '^ *[0-9]* *[0-9]* *32  ' out)" 11
 
-say "bench relayout: all contenders, in turns"
+say "bench relayout: all contenders, in turns, on the loads of a file"
+{
+  echo step,layer,rank,expert,rows
+  for rank in 0 1; do echo "0,0,$rank,0,40"; echo "0,0,$rank,1,60"; echo "0,0,$rank,4,9"; echo "1,0,$rank,3,7"; done
+} >loads.csv
 config mixtral "train.steps = 2" "model.num_hidden_layers = 1" "parallel.layout = -" "parallel.slots = 3" \
-  "parallel.measure = off" "moe.router = zipf" "moe.skew = 2" >turns.ini
+  "parallel.measure = off" "moe.router = replay" "moe.loads = loads.csv" >turns.ini
 MOTLEY_NODES=2,1 MOTLEY_SLOW=1:3 run 0 3 bench relayout turns.ini
 says 1 "^2 steps of each in turns, on 3 ranks, 2 nodes; batch shares: [0-9]* to [0-9]* sequences; seconds$"
 sed -n '/^of the experts:/,$p' out >parts
@@ -131,6 +135,13 @@ for layout in "static, full" "static, node" "static, owner" "laer, full, lite" "
 done
 is "weights that travel" "$(awk '/^laer, full/ { print ($8 > 0 && $9 > 0) } /^static, owner/ { print ($7 == 0) }' parts | tr '\n' ' ')" "1 1 "
 says 1 "^of the bound's speed-up over the best static [0-9.]* is reached, by motley, full$"
+run 2 0 bench relayout turns.ini --set moe.loads=
+says 1 "moe.router: found replay and no moe.loads, expected a file of loads there$"
+run 2 2 bench relayout turns.ini --set moe.loads=none.csv
+says 1 "none.csv: No such file or directory, expected loads as CSV$"
+echo 0,0,0,9,1 >>loads.csv
+run 3 2 bench relayout turns.ini
+says 1 'loads.csv:10: expert: found "9", expected an integer from 0 to 4$'
 run 2 2 bench relayout dense.ini --set train.steps=2
 says 1 "bench relayout: found a model without experts"
 

@@ -14,7 +14,8 @@ enum mt_family { MT_FAMILY_MIXTRAL, MT_FAMILY_GPT2, MT_FAMILY_QWEN };
 enum mt_router {
   MT_ROUTER_LEARNED,
   MT_ROUTER_BALANCED, /* token t of a micro-step takes experts (t K + k) mod E */
-  MT_ROUTER_ZIPF      /* made up, see experts/forced.h */
+  MT_ROUTER_ZIPF,     /* made up, see experts/forced.h */
+  MT_ROUTER_REPLAY    /* as a file of loads has it, likewise */
 };
 enum mt_aux_scope { MT_AUX_SEQUENCE, MT_AUX_MICRO_BATCH };
 enum mt_format { MT_FORMAT_BYTES, MT_FORMAT_UINT16, MT_FORMAT_UINT32, MT_FORMAT_LLMC };
@@ -81,6 +82,7 @@ struct mt_config {
   struct {
     enum mt_router router;
     double skew, drift; /* of the zipf router, see experts/forced.h */
+    char *loads;        /* of the replay router: a file, see experts/replay.h */
     double capacity_factor; /* an expert takes ceil(f K T / E) rows of a sequence; 0 = any number */
     enum mt_aux_scope aux_scope;
     double z_loss; /* coefficient */

@@ -207,6 +207,14 @@ static enum mt_status check_sizes(struct mt_reading *r)
   return MT_OK;
 }
 
+static enum mt_status check_loads(struct mt_reading *r)
+{
+  const struct mt_config *c = r->config;
+  if (c->model.num_local_experts && c->moe.router == MT_ROUTER_REPLAY && !*c->moe.loads)
+    return mt_reading_refuse(r, "moe.router", "found replay and no moe.loads, expected a file of loads there");
+  return MT_OK;
+}
+
 static enum mt_status check_slots(struct mt_reading *r)
 {
   const char *text = r->config->parallel.slots;
@@ -238,6 +246,7 @@ enum mt_status mt_config_check(struct mt_reading *reading)
   MT_TRY(check_training(reading));
   MT_TRY(check_sizes(reading));
   MT_TRY(check_slots(reading));
+  MT_TRY(check_loads(reading));
   if (!*reading->config->log.dir)
     return mt_reading_refuse(reading, "log.dir", "found nothing, expected a folder");
   if (reading->warning.text)

@@ -87,12 +87,14 @@ const struct mt_option mt_options[] = {
   REAL(model, router_aux_loss_coef, 0, ANY, COURSE, .need = MT_NEED_EXPERTS, .fallback = "0.001",
        .help = "coefficient of the balance loss")
 
-  CHOICE(moe, router, "learned|balanced|zipf", COURSE, .need = MT_NEED_EXPERTS, .fallback = "learned",
-         .help = "who picks a token's experts; to measure: in turn (balanced), or at random by Zipf's law")
+  CHOICE(moe, router, "learned|balanced|zipf|replay", COURSE, .need = MT_NEED_EXPERTS, .fallback = "learned",
+         .help = "who picks a token's experts; to measure: in turn (balanced), or at random by Zipf's law or a file")
   REAL(moe, skew, 0, ANY, COURSE, .need = MT_NEED_ZIPF, .fallback = "1",
        .help = "zipf: the i-th most popular expert is picked in proportion to i^-skew")
   REAL(moe, drift, 0, ANY, COURSE, .need = MT_NEED_ZIPF, .fallback = "0",
        .help = "zipf: steps in which the order of popularity moves on by one expert; 0 = it stays")
+  TEXT(moe, loads, COURSE, .need = MT_NEED_REPLAY, .fallback = "",
+       .help = "replay: CSV of the rows of each rank and expert, step by step; over and over")
   REAL(moe, capacity_factor, 0, ANY, COURSE, .need = MT_NEED_EXPERTS, .fallback = "0",
        .help = "f: an expert takes ceil(f K T / E) tokens of a sequence, the first ones; 0 = any number")
   CHOICE(moe, aux_scope, "sequence|micro_batch", COURSE, .need = MT_NEED_EXPERTS, .fallback = "sequence",
@@ -451,6 +453,8 @@ const char *mt_option_unread(const struct mt_option *option, const struct mt_con
                                                     : "with model.family = mixtral";
   case MT_NEED_EXPERTS:
     return config->model.num_local_experts ? NULL : "with model.num_local_experts = 0 (a dense model)";
+  case MT_NEED_REPLAY:
+    return config->moe.router == MT_ROUTER_REPLAY && config->model.num_local_experts ? NULL : "unless moe.router = replay";
   case MT_NEED_ZIPF:
     return config->moe.router == MT_ROUTER_ZIPF && config->model.num_local_experts ? NULL : "unless moe.router = zipf";
   case MT_NEED_FOLLOWING:

@@ -24,6 +24,7 @@ enum mt_need {
   MT_NEED_GPT2,
   MT_NEED_EXPERTS,     /* num_local_experts > 0 */
   MT_NEED_ZIPF,        /* moe.router is zipf */
+  MT_NEED_REPLAY,      /* it is replay */
   MT_NEED_FOLLOWING,   /* parallel.layout follows the load */
   MT_NEED_DECAY,       /* train.schedule is not constant */
   MT_NEED_WSD,         /* it is wsd */

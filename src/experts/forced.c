@@ -4,20 +4,38 @@
 #include <string.h>
 #include "base/memory.h"
 #include "base/random.h"
+#include "base/text.h"
+#include "experts/replay.h"
 
-struct mt_forced *mt_forced_new(const struct mt_config *config)
+enum mt_status mt_forced_new(const struct mt_config *config, struct mt_forced **result)
 {
-  struct mt_forced *forced = MT_ZNEW(MT_TAG_PLAN, struct mt_forced, 1);
+  struct mt_replay *replay = NULL;
+  if (config->moe.router == MT_ROUTER_REPLAY) {
+    int64_t slots = 0; /* those of the devices that a file of devices is from */
+    mt_text_integer(config->parallel.slots, &slots);
+    replay = MT_ZNEW(MT_TAG_PLAN, struct mt_replay, 1);
+    enum mt_status status =
+        mt_replay_read(config->moe.loads, NULL, (int)config->model.num_local_experts, (int)slots, replay);
+    if (status) {
+      mt_free(replay);
+      return status;
+    }
+  }
+  struct mt_forced *forced = *result = MT_ZNEW(MT_TAG_PLAN, struct mt_forced, 1);
   *forced = (struct mt_forced){.E = (int)config->model.num_local_experts, .K = (int)config->model.num_experts_per_tok,
-                               .skew = config->moe.skew, .drift = config->moe.drift, .seed = (uint64_t)config->train.seed};
+                               .skew = config->moe.skew, .drift = config->moe.drift, .seed = (uint64_t)config->train.seed,
+                               .replay = replay};
   forced->share = MT_NEW(MT_TAG_PLAN, double, forced->E);
-  return forced;
+  return MT_OK;
 }
 
 void mt_forced_free(struct mt_forced *forced)
 {
   if (!forced)
     return;
+  if (forced->replay)
+    mt_replay_free(forced->replay);
+  mt_free(forced->replay);
   mt_free(forced->share);
   mt_free(forced);
 }
@@ -37,10 +55,64 @@ void mt_forced_shares(const struct mt_forced *forced, int64_t step, int layer, d
   }
 }
 
+/* chance[E] of being among K, in proportion to counts, but none above 1; the sum is K. */
+static void chances_of(const int64_t *counts, int E, int K, double *chance)
+{
+  double left = 0;
+  int k = K, open = E;
+  for (int e = 0; e < E; e++) {
+    chance[e] = -1; /* open */
+    left += (double)counts[e];
+  }
+  while (k > 0 && left > 0) {
+    int most = -1;
+    for (int e = 0; e < E; e++)
+      if (chance[e] < 0 && (most < 0 || counts[e] > counts[most]))
+        most = e;
+    if ((double)counts[most] * k <= left)
+      break;
+    chance[most] = 1;
+    left -= (double)counts[most];
+    k--;
+    open--;
+  }
+  for (int e = 0; e < E; e++)
+    if (chance[e] < 0)
+      chance[e] = left > 0 ? (double)counts[e] * k / left : (double)k / open;
+}
+
+static void replayed_picks(struct mt_forced *forced, int64_t step, int layer, int64_t tokens, int64_t first, int64_t n,
+                           int32_t *expert)
+{
+  const struct mt_replay *replay = forced->replay;
+  const int E = forced->E, K = forced->K;
+  int64_t rank = -1;
+  for (int64_t t = 0; t < n; t++) {
+    const int64_t like = (first + t) * replay->P / tokens;
+    if (like != rank)
+      chances_of(mt_replay_at(replay, (int)((step + replay->nstep - 1) % replay->nstep), layer % replay->nlayer) + like * E, E,
+                 K, forced->share);
+    rank = like;
+    const double start = mt_random_uniform(forced->seed, MT_STREAM_ROUTE + 256 * (uint64_t)layer,
+                                           (uint64_t)(step * tokens + first + t));
+    double end = 0; /* of the experts so far */
+    int k = 0;
+    for (int e = 0; e < E && k < K; e++) {
+      end += forced->share[e];
+      if (end > start + k || E - e <= K - k) /* the latter where rounding leaves something over */
+        expert[t * K + k++] = e;
+    }
+  }
+}
+
 void mt_forced_picks(struct mt_forced *forced, int64_t step, int layer, int64_t tokens, int64_t first, int64_t n,
                      int32_t *expert)
 {
   const int E = forced->E, K = forced->K;
+  if (forced->replay) {
+    replayed_picks(forced, step, layer, tokens, first, n, expert);
+    return;
+  }
   mt_forced_shares(forced, step, layer, forced->share);
   for (int64_t t = 0; t < n; t++) {
     int32_t *picked = expert + t * K;

@@ -186,6 +186,20 @@ static void find_tensors(struct mt_moe *moe, const struct mt_params *params)
   }
 }
 
+/* Routing that is made up, where moe.router says so; else NULL. Rank 0 goes first, so that a mistake is said once. */
+static enum mt_status make_up(struct mt_comm *comm, const struct mt_config *config, struct mt_forced **forced)
+{
+  const int wanted = config->moe.router == MT_ROUTER_ZIPF || config->moe.router == MT_ROUTER_REPLAY;
+  enum mt_status status = MT_OK;
+  *forced = NULL;
+  for (int turn = 0; turn < 2 && wanted && status == MT_OK; turn++)
+    status = mt_agree(comm, (comm->rank == 0) == (turn == 0) ? mt_forced_new(config, forced) : MT_OK);
+  if (status == MT_OK)
+    return MT_OK;
+  mt_forced_free(*forced);
+  return status;
+}
+
 enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
                           const struct mt_params *params, int64_t N, int64_t T, int training, struct mt_moe **result)
 {
@@ -202,6 +216,8 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   MT_CHECK(config->parallel.sharding != MT_SHARDING_AUTO, "parallel.sharding is not chosen yet");
   MT_CHECK(N * K < INT32_MAX, "a micro-step of %lld rows on one rank", (long long)(N * K));
 
+  struct mt_forced *forced;
+  MT_TRY(make_up(comm, config, &forced));
   struct mt_moe *moe = MT_ZNEW(MT_TAG_PLAN, struct mt_moe, 1);
   *moe = (struct mt_moe){.comm = comm, .device = device, .nmoe = params->nmoe, .E = E, .K = K,
                          .C = config->model.hidden_size, .F = config->model.intermediate_size, .N = N, .T = T,
@@ -211,8 +227,7 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
                          .aux_coef = config->model.router_aux_loss_coef, .z_coef = config->moe.z_loss, .version = 1};
   if (config->moe.capacity_factor > 0) /* of the sequences trained on, also where a shorter one is computed */
     moe->capacity = mt_capacity(config->moe.capacity_factor, config->data.seq_length, K, E);
-  if (config->moe.router == MT_ROUTER_ZIPF)
-    moe->forced = mt_forced_new(config);
+  moe->forced = forced;
   find_tensors(moe, params);
   moe->stride = params->expert_length;
   moe->fixed = mt_layout_new(comm->cluster, E, slots);

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "comm/part.h"
 
-enum { MOST_STEPS = 1 << 20, MOST_LAYERS = 1 << 16, SAMPLE = 1 << 20 };
+enum { MOST_STEPS = 1 << 20, MOST_LAYERS = 1 << 16, MOST_RANKS = 1 << 20, SAMPLE = 1 << 20 };
 enum column { STEP, LAYER, RANK, EXPERT, ROWS, NCOLUMN };
 
 static const struct kind {
@@ -64,11 +64,13 @@ static enum mt_status next_line(struct reading *r, int64_t *value, int *any)
   return MT_OK;
 }
 
-/* Rows of a class of experts on a node, to its experts and ranks. */
-static void spread(const struct mt_cluster *cluster, int q, int class, int group, int layer, int64_t rows,
-                   struct mt_replay *replay, int64_t *counts)
+/* Rows of a device, to the experts of its class and the ranks of its node. */
+static void spread(const struct mt_cluster *cluster, int rank, int group, int layer, int64_t rows, struct mt_replay *replay,
+                   int64_t *counts)
 {
-  const int n = replay->E / group, low = cluster->node_first[q], size = cluster->node_first[q + 1] - low;
+  const int n = replay->E / group, class = rank % group;
+  const int *node = cluster ? cluster->node_first + cluster->node_of[rank] : (const int[]){0, replay->P};
+  const int low = node[0], size = node[1] - low;
   for (int k = 0; k < n; k++) {
     int64_t part = k + 1 < n ? rows * 7 / 10 : rows, first;
     int e = class + group * (layer % 2 ? n - 1 - k : k);
@@ -81,7 +83,7 @@ static void spread(const struct mt_cluster *cluster, int q, int class, int group
 static enum mt_status read_lines(struct reading *r, const struct mt_cluster *cluster, int group,
                                  struct mt_replay *replay)
 {
-  int64_t value[NCOLUMN], most_step = -1, most_layer = -1;
+  int64_t value[NCOLUMN], most_step = -1, most_layer = -1, most_rank = -1;
   int any;
   for (rewind_lines(r);;) {
     MT_TRY(next_line(r, value, &any));
@@ -89,7 +91,9 @@ static enum mt_status read_lines(struct reading *r, const struct mt_cluster *clu
       break;
     most_step = value[STEP] > most_step ? value[STEP] : most_step;
     most_layer = value[LAYER] > most_layer ? value[LAYER] : most_layer;
+    most_rank = value[RANK] > most_rank ? value[RANK] : most_rank;
   }
+  replay->P = cluster ? cluster->nplace : (int)most_rank + 1;
   if (most_step < 0 || (most_step + 1) * (most_layer + 1) > ((int64_t)1 << 31) / (replay->P * (int64_t)replay->E)) {
     mt_error("%s: found %lld steps of %lld layers, expected at least one line and at most 2^31 counts in all", r->path,
              (long long)most_step + 1, (long long)most_layer + 1);
@@ -110,7 +114,7 @@ static enum mt_status read_lines(struct reading *r, const struct mt_cluster *clu
     if (group)
       replay->device[(value[STEP] * replay->nlayer + value[LAYER]) * replay->P + rank] += value[ROWS];
     if (group)
-      spread(cluster, cluster->node_of[rank], rank % group, group, (int)value[LAYER], value[ROWS], replay, counts);
+      spread(cluster, rank, group, (int)value[LAYER], value[ROWS], replay, counts);
     else
       counts[(int64_t)rank * replay->E + value[EXPERT]] += value[ROWS];
   }
@@ -121,7 +125,7 @@ enum mt_status mt_replay_read(const char *path, const struct mt_cluster *cluster
 {
   struct reading r = {.path = path};
   char *fault;
-  *replay = (struct mt_replay){.P = cluster->nplace, .E = E};
+  *replay = (struct mt_replay){.E = E};
   enum mt_status status = mt_text_read(path, &r.text, &fault);
   if (status) {
     mt_error("%s, expected loads as CSV", fault);
@@ -140,7 +144,7 @@ enum mt_status mt_replay_read(const char *path, const struct mt_cluster *cluster
   else if (by_device && (!slots || E % slots))
     mt_error("%s: loads of devices need equal parallel.slots on all ranks that divide the %d experts", path, E);
   else {
-    const int64_t limit[NCOLUMN] = {MOST_STEPS, MOST_LAYERS, cluster->nplace, E, (int64_t)1 << 40};
+    const int64_t limit[NCOLUMN] = {MOST_STEPS, MOST_LAYERS, cluster ? cluster->nplace : MOST_RANKS, E, (int64_t)1 << 40};
     memcpy(r.limit, limit, sizeof limit);
     status = read_lines(&r, cluster, group, replay);
   }

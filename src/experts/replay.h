@@ -7,7 +7,7 @@
  *                                   i-th of a group holds experts i, i + group, ... How the tokens split over those is not in
  *                                   the file: each gets seven tenths of what the ones before it leave, from the lowest up in
  *                                   even layers, from the highest down in odd ones. Tokens are thought to come evenly from the
- *                                   ranks of their node. */
+ *                                   ranks of their node (of all, where there are no nodes). */
 #ifndef MT_REPLAY_H
 #define MT_REPLAY_H
 #include <stdint.h>
@@ -20,7 +20,7 @@ struct mt_replay {
   int64_t *device; /* [nstep, nlayer, P] tokens of devices as they were recorded, owned; NULL if the file has counts */
 };
 
-/* Reads a file for the ranks of a cluster, E experts and `slots` a rank (of the second kind only; 0 = they differ). Local. The
+/* Reads a file for the ranks of a cluster (NULL: as many as the file speaks of), E experts and `slots` a rank (of the second kind only; 0 = they differ). Local. The
  * caller frees. MT_USAGE if the file is not there, MT_CORRUPT, with one message that names the line, if it cannot be read or does not
  * fit. */
 enum mt_status mt_replay_read(const char *path, const struct mt_cluster *cluster, int E, int slots,

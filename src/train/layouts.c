@@ -237,7 +237,8 @@ static enum mt_status set_up(struct planning *p, const char *loads)
     MT_TRY(mt_replay_read(loads, p->cluster, p->E, alike ? p->slots[0] : 0, &p->replay));
     p->nmoe = p->replay.nlayer;
   } else {
-    struct mt_forced *forced = mt_forced_new(config);
+    struct mt_forced *forced;
+    MT_TRY(mt_forced_new(config, &forced));
     p->nmoe = (int)(config->model.num_hidden_layers / config->model.decoder_sparse_step);
     forced->skew = config->moe.router == MT_ROUTER_BALANCED ? 0 : forced->skew;
     mt_replay_make(forced, P, config->train.micro_batch * config->data.seq_length, (int)config->plan.steps,
