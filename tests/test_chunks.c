@@ -13,7 +13,7 @@
 #include <mpi.h>
 #include <string.h>
 
-enum { STEPS = 3, MOST = 7 };
+enum { STEPS = 2, MOST = 7 };
 
 static int size(void)
 {
@@ -229,12 +229,12 @@ START_TEST(test_cuts)
   static const int degrees[][2] = {{1, 4}, {2, 2}, {2, 8}, {4, 4}, {8, 8}, {4, 8}};
   enum { LISTED, TILED, READY, CHUNK, ANY, NHOW };
   static const char *const how[NHOW] = {"as listed", "tiled", "what is ready", "by chunk", "in any order"};
-  const char *const name = cuts[_i].name, *more[MOST + 1] = {"train.global_batch=17"};
+  const char *const name = cuts[_i].name, *more[MOST + 1] = {"train.global_batch=11"};
   for (int i = 0; i < MOST - 1 && cuts[_i].more[i]; i++)
     more[i + 1] = cuts[_i].more[i];
   struct mt_plan plan = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
   struct outcome whole = run(name, more, &plan, 0);
-  for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++) {
+  for (size_t i = (size_t)_i % 2; i < sizeof degrees / sizeof *degrees; i += 2) {
     plan = (struct mt_plan){.serial = 1, .chunks = degrees[i][0], .degree = {degrees[i][1], degrees[i][1]}, .one_wire = 1};
     struct outcome first = run(name, more, &plan, 0);
     ck_assert_double_le(fabs(first.loss - whole.loss), 1e-5 * fabs(whole.loss));
@@ -244,10 +244,10 @@ START_TEST(test_cuts)
     ck_assert_msg(worst <= 1e-5, "cut %d, %d chunks, degree %d: gradients differ by %g", _i, degrees[i][0], degrees[i][1],
                   worst);
     for (int h = LISTED; h < NHOW; h++) {
-      if (h != ANY && (h + (int)i + _i) % 4)
+      if (h != ANY && (h + (int)i / 2 + _i) % 4)
         continue;
       plan.serial = 0;
-      plan.tiled = h == TILED || (h != LISTED && i % 2);
+      plan.tiled = h == TILED || (h != LISTED && (i / 2 + (size_t)_i) % 2);
       plan.prefetch = plan.delay = (h + i) % 3 > 0;
       plan.gradient = h == LISTED ? MT_GRADIENT_WINDOW : i % 3 ? MT_GRADIENT_FREE : MT_GRADIENT_END;
       plan.piece = plan.moe_window = MT_WHOLE / 9;
