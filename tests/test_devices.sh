@@ -25,11 +25,16 @@ for family in mixtral gpt2; do
   says 1 'kernels, by ranks: .*emulated on 2'
 done
 
-say "layouts and shares that follow measured speeds, on unlike devices"
-config mixtral "train.steps = 5" "train.lr = 1e-3" "train.warmup = 0" "parallel.shares = auto" "parallel.layout = motley" >c.ini
+say "layouts and shares that follow measured speeds, tokens in chunks, on unlike devices and unequal nodes"
+config mixtral "train.steps = 5" "train.lr = 1e-3" "train.warmup = 0" "parallel.shares = auto" "parallel.layout = motley" \
+  "schedule.policy = tutel" "schedule.degree = 3" >c.ini
 rm -rf one
 run 0 1 train c.ini --set log.dir=one
 as_one 2 1,2 : -np 1 "$motley" train c.ini --set $gpu
+as_one 1 2,1 --set schedule.policy=auto --set schedule.degree=0 : -np 2 "$motley" train c.ini --set $gpu
+as_one 3 2,1,2 --set parallel.slots=2,1,2,1,3 : -np 2 "$motley" train c.ini --set $gpu
+is "layouts changed" "$(grep -c '"event": *"relayout"' cut/log.jsonl | awk '{ print ($1 > 0) }')" 1
+says 1 'kernels, by ranks: .*cpu-[a-z0-9]* on 3, emulated on 2'
 
 say "bf16 on some ranks rounds weights on all"
 tolerance=5e-2

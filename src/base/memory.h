@@ -10,7 +10,7 @@
 
 enum mt_space {
   MT_HOST,   /* ordinary memory */
-  MT_WIRE,   /* memory that both the device and MPI may touch: pinned, or device memory under a CUDA-aware MPI */
+  MT_WIRE,   /* memory that both the device and MPI may touch: pinned */
   MT_DEVICE, /* the device's own; on a CPU all three are the same memory */
   MT_NSPACE
 };

@@ -207,7 +207,7 @@ void mt_step_build(struct mt_step *step)
 /* Returns the seconds in which this rank's computing waited for communication. */
 static double run_tasks(struct mt_step *step, const struct mt_tasks *tasks, struct mt_task_times *times, struct mt_span *span)
 {
-  if (!step->course.beside) {
+  if (!step->course.beside || !step->executor) {
     mt_tasks_run(tasks, times, span);
     return times->lane_s[MT_LANE_INTRA] + times->lane_s[MT_LANE_INTER];
   }
@@ -236,6 +236,9 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   /* A device with memory of its own takes orders from one thread. */
   if (mt_predict_overlaps(config, comm->cluster) && comm->threaded && model->device->host == model->device)
     step->executor = mt_executor_new();
+  int64_t lanes = step->executor != NULL;
+  mt_max_int(comm, &lanes, 1);
+  step->lanes = (int)lanes;
   mt_step_plan_begin(step);
   return step;
 }

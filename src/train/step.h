@@ -60,7 +60,8 @@ struct mt_step {
   struct mt_course course; /* how its tasks are cut, ordered and run */
   struct mt_costs costs;   /* by what is known */
   double predicted_s;      /* what the next one comes to by them */
-  struct mt_executor *executor; /* owned; NULL: tasks run one after the other */
+  struct mt_executor *executor; /* owned; NULL: tasks run one after the other here */
+  int lanes;                    /* 1: not so on all ranks; equal on all, as what is tried and measured of plans must be */
   struct mt_replan replan;
   struct mt_course tried[MT_ROUNDS], before; /* of a trial; what was in force before it */
   struct mt_observed *observed;              /* owned; in a trial */

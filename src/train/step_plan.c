@@ -37,7 +37,7 @@ static struct mt_course choose(struct mt_step *step, int degree)
     course.plan = mt_predict_plan(step->config, step->comm->cluster, degree, &course.scheme, &step->costs);
   mt_bcast(step->comm, &course, sizeof course, 0);
   mt_bcast(step->comm, &step->costs, sizeof step->costs, 0);
-  course.beside = step->executor && !course.plan.serial;
+  course.beside = step->lanes && !course.plan.serial;
   return course;
 }
 
@@ -83,7 +83,7 @@ static int tried(const struct mt_step *step, const struct mt_course *course)
 /* What is in force would come to this if it ran the other way. */
 static double other_way_s(struct mt_step *step)
 {
-  if (!step->executor || !step->replan.either || step->course.plan.serial)
+  if (!step->lanes || !step->replan.either || step->course.plan.serial)
     return INFINITY;
   step->course.beside = !step->course.beside;
   foresee(step);
@@ -177,7 +177,7 @@ void mt_step_plan_begin(struct mt_step *step)
   const struct mt_course course = choose(step, (int)config->schedule.degree);
   mt_step_follow(step, &course);
   const int automatic = !strcmp(config->schedule.policy, "auto");
-  step->replan = (struct mt_replan){.lanes = step->executor != NULL,
+  step->replan = (struct mt_replan){.lanes = step->lanes,
                                     .either = automatic,
                                     .fixed = !step->model->moe || step->comm->size == 1 || (!automatic && config->schedule.degree),
                                     .wait = MT_WATCHED};
@@ -206,7 +206,7 @@ int mt_step_resume(struct mt_step *step, const char *schedule)
   mt_json_free(json);
   if (!good)
     return 0;
-  course.beside = course.beside && step->executor;
+  course.beside = course.beside && step->lanes;
   mt_step_follow(step, &course);
   step->replan.pinned = 1;
   step->replan.serial = course.plan.serial;
