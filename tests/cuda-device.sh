@@ -86,9 +86,22 @@ mixed() {
     -np 1 "$build/motley" train small.ini --set parallel.device=$device --set parallel.precision=f32 >both.out 2>&1 &&
     same cpu both 1e-5
 }
+# Two ranks on one GPU, their rows by either way: the same bits.
+rows() {
+  for way in staged direct; do
+    mpirun -np 2 --bind-to none "$build/motley" train small.ini --set log.dir=$way --set parallel.device=$device \
+      --set parallel.precision=f32 --set parallel.device_memory=$way >$way.out 2>&1 && continue
+    grep -q "this MPI does not take" $way.out || return 1
+    skipped="$skipped direct (this MPI does not take a GPU's memory),"
+    way=staged
+  done
+  same cpu staged 1e-5 && same staged $way 0
+}
 say "training on a CPU, a GPU in f32 (twice) and in bf16, and on both together"
 training || failed="$failed training,"
 there mpirun mixed && { mixed || { tail -n 5 both.out; failed="$failed mixed,"; }; }
+say "two ranks on one GPU"
+there mpirun rows && { rows || { tail -n 5 staged.out direct.out; failed="$failed rows,"; }; }
 
 # One layer of Mixtral 8x7B, bf16.
 cat >layer.ini <<END

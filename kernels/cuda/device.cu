@@ -184,6 +184,7 @@ static struct mt_device *cuda_open(const struct mt_cuda_host *host, int ordinal,
                                    char *text, int size)
 {
   mt_cuda_host = host;
+  cudaGetLastError(); /* what could not be told of a device is no error of a launch */
   cudaError_t error = cudaSetDevice(ordinal);
   cudaStream_t first = NULL;
   if (error == cudaSuccess) /* the first call that needs the device itself */
