@@ -1,6 +1,5 @@
 /* The memory of the MoE layers: made once for the largest micro-step; only what follows the routing grows. See moe.h. */
 #include "experts/moe.h"
-#include <string.h>
 #include "base/log.h"
 #include "comm/devices.h"
 #include "experts/capacity.h"
@@ -166,26 +165,6 @@ static int shards_are_slots(const struct mt_moe *moe)
   return moe->nslot > 0;
 }
 
-/* Where an expert's tensors lie: rows of MoE layer 0 in the order in which the family added them. */
-static void find_tensors(struct mt_moe *moe, const struct mt_params *params)
-{
-  moe->b_in = moe->b_out = -1;
-  for (int i = 0; i < params->n; i++) {
-    const struct mt_param *row = &params->param[i];
-    if (row->scope != MT_SCOPE_EXPERT || row->moe != 0)
-      continue;
-    const char *tensor = strstr(row->name, ".experts.") + strlen(".experts.");
-    if (!strcmp(tensor, "w1.weight") || !strcmp(tensor, "gate_proj.weight") || !strcmp(tensor, "c_fc.weight"))
-      moe->w_in = row->offset;
-    else if (!strcmp(tensor, "w2.weight") || !strcmp(tensor, "down_proj.weight") || !strcmp(tensor, "c_proj.weight"))
-      moe->w_out = row->offset;
-    else if (!strcmp(tensor, "c_fc.bias"))
-      moe->b_in = row->offset;
-    else if (!strcmp(tensor, "c_proj.bias"))
-      moe->b_out = row->offset;
-  }
-}
-
 /* Routing that is made up, where moe.router says so; else NULL. Rank 0 goes first, so that a mistake is said once. */
 static enum mt_status make_up(struct mt_comm *comm, const struct mt_config *config, struct mt_forced **forced)
 {
@@ -228,7 +207,10 @@ enum mt_status mt_moe_new(struct mt_comm *comm, struct mt_device *device, const 
   if (config->moe.capacity_factor > 0) /* of the sequences trained on, also where a shorter one is computed */
     moe->capacity = mt_capacity(config->moe.capacity_factor, config->data.seq_length, K, E);
   moe->forced = forced;
-  find_tensors(moe, params);
+  moe->w_in = params->in_w;
+  moe->b_in = params->in_b;
+  moe->w_out = params->out_w;
+  moe->b_out = params->out_b;
   moe->stride = params->expert_length;
   moe->fixed = mt_layout_new(comm->cluster, E, slots);
   moe->shard = mt_shard_new(comm, (int64_t)moe->nmoe * E, params->expert_length,

@@ -29,6 +29,7 @@ struct mt_params {
   struct mt_param *param; /* [n], owned */
   int64_t shared_length;  /* elements of the shared vector, gaps included (gaps stay zero) */
   int64_t expert_length;  /* elements of an expert's vector, gaps included */
+  int64_t in_w, in_b, out_w, out_b; /* where an expert's tensors begin in it; biases: -1 = none */
   int nmoe, nexpert;      /* MoE layers, experts a layer */
 };
 

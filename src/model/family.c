@@ -20,12 +20,13 @@ static int64_t shared(struct mt_params *params, int layer, int packed, int decay
       ->offset;
 }
 
-static void expert(struct mt_params *params, int layer, int moe, int packed, int decay, float deviation, const char *prefix,
+static int64_t expert(struct mt_params *params, int layer, int moe, int packed, int decay, float deviation, const char *prefix,
                    const char *name, int64_t rows, int64_t columns)
 {
   int64_t dim[2] = {rows, columns};
-  mt_params_add(params, MT_SCOPE_EXPERT, layer, moe, packed, decay, deviation, 0, columns ? 2 : 1, dim, "%sexperts.%s", prefix,
-                name);
+  return mt_params_add(params, MT_SCOPE_EXPERT, layer, moe, packed, decay, deviation, 0, columns ? 2 : 1, dim, "%sexperts.%s",
+                       prefix, name)
+      ->offset;
 }
 
 static void mixtral(struct mt_arch *arch, struct mt_params *params, float std, int qwen)
@@ -55,9 +56,9 @@ static void mixtral(struct mt_arch *arch, struct mt_params *params, float std, i
     }
     snprintf(at, sizeof at, "model.layers.%d.%s.", l, qwen ? "mlp" : "block_sparse_moe");
     block->gate_w = shared(params, l, 0, MATRIX, std, 0, at, "gate.weight", arch->E, C);
-    expert(params, l, block->moe, 0, MATRIX, std, at, qwen ? "gate_proj.weight" : "w1.weight", F, C);
+    params->in_w = expert(params, l, block->moe, 0, MATRIX, std, at, qwen ? "gate_proj.weight" : "w1.weight", F, C);
     expert(params, l, block->moe, 1, MATRIX, std, at, qwen ? "up_proj.weight" : "w3.weight", F, C);
-    expert(params, l, block->moe, 0, MATRIX, std, at, qwen ? "down_proj.weight" : "w2.weight", C, F);
+    params->out_w = expert(params, l, block->moe, 0, MATRIX, std, at, qwen ? "down_proj.weight" : "w2.weight", C, F);
   }
   arch->norm_w = shared(params, -1, 0, VECTOR, 0, 1, "model.", "norm.weight", C, 0);
   arch->head = arch->tied ? arch->wte : shared(params, -1, 0, MATRIX, std, 0, "", "lm_head.weight", arch->V, C);
@@ -91,10 +92,10 @@ static void gpt2(struct mt_arch *arch, struct mt_params *params, float std)
     }
     snprintf(at, sizeof at, "transformer.h.%d.moe.", l);
     block->gate_w = shared(params, l, 0, MATRIX, std, 0, at, "gate.weight", arch->E, C);
-    expert(params, l, block->moe, 0, MATRIX, std, at, "c_fc.weight", F, C);
-    expert(params, l, block->moe, 0, VECTOR, 0, at, "c_fc.bias", F, 0);
-    expert(params, l, block->moe, 0, MATRIX, small, at, "c_proj.weight", C, F);
-    expert(params, l, block->moe, 0, VECTOR, 0, at, "c_proj.bias", C, 0);
+    params->in_w = expert(params, l, block->moe, 0, MATRIX, std, at, "c_fc.weight", F, C);
+    params->in_b = expert(params, l, block->moe, 0, VECTOR, 0, at, "c_fc.bias", F, 0);
+    params->out_w = expert(params, l, block->moe, 0, MATRIX, small, at, "c_proj.weight", C, F);
+    params->out_b = expert(params, l, block->moe, 0, VECTOR, 0, at, "c_proj.bias", C, 0);
   }
   arch->norm_w = shared(params, -1, 0, VECTOR, 0, 1, "transformer.", "ln_f.weight", C, 0);
   arch->norm_b = shared(params, -1, 0, VECTOR, 0, 0, "transformer.", "ln_f.bias", C, 0);
@@ -114,6 +115,7 @@ void mt_family_build(const struct mt_config *config, struct mt_arch *arch, struc
       .gated = !gpt2_style, .tied = config->model.tie_word_embeddings, .wpe = -1, .norm_b = -1};
   arch->block = MT_NEW(MT_TAG_PLAN, struct mt_block, arch->L);
   params->nexpert = (int)arch->E;
+  params->in_b = params->out_b = -1;
   for (int l = 0; l < arch->L; l++) {
     arch->block[l] = (struct mt_block){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
     if (arch->E > 0 && (l + 1) % config->model.decoder_sparse_step == 0)
