@@ -132,6 +132,7 @@ static struct mt_shape random_shape(struct mt_shape_layer *layer)
                            .recompute = (int)draw(0, 1),
                            .whole = (int)draw(0, 1),
                            .backward = 1,
+                           .follows = (int)draw(0, 1),
                            .gradient_bytes = draw(1, 100) * 1000000};
   for (int l = 0; l < shape.nlayer; l++)
     layer[l] = (struct mt_shape_layer){draw(0, 3) == 0, (int)draw(0, MT_WHOLE / (shape.nlayer + 1))};
@@ -204,14 +205,17 @@ static void check_work(const struct mt_shape *shape, const struct mt_tasks *task
   ck_assert_int_eq(reduced, MT_WHOLE);
 }
 
-/* No task begins before what it depends on has ended, lanes do one thing at a time in list order, and no piece of the
- * gradients travels before the layers that it belongs to are through. */
+/* No task begins before what it depends on has ended, lanes do one thing at a time in list order, no rows travel behind what
+ * waits for the planner of layouts, and no piece of the gradients travels before the layers that it belongs to are through. */
 static void check_replay(const struct mt_shape *shape, const struct mt_tasks *tasks, const struct mt_span *span)
 {
   int before[MT_NLANE] = {-1, -1, -1};
   int64_t sent = 0;
+  int told = 0;
   for (int i = 0; i < tasks->n; i++) {
     const struct mt_task *task = &tasks->task[i];
+    told |= task->kind == MT_TASK_TELL;
+    ck_assert(!told || (task->kind != MT_TASK_COMBINE_BACK && task->kind != MT_TASK_DISPATCH_BACK));
     ck_assert_int_ge(span[i].end_ns, span[i].start_ns + task->cost_ns);
     for (int d = 0; d < task->ndep; d++) {
       ck_assert_int_lt(task->dep[d], i);
@@ -278,7 +282,7 @@ START_TEST(test_one_chunk_is_sequential)
     struct mt_shape_layer layer[8];
     struct mt_shape shape = random_shape(layer);
     struct mt_costs costs = random_costs();
-    shape.sharded = 0;
+    shape.sharded = shape.follows = 0;
     for (int kind = 0; kind < MT_NTASK_KIND; kind++)
       costs.kind[kind].alpha_ns = 0;
     struct mt_plan plan = mt_scheme_plan(MT_SCHEME_SEQUENTIAL, 0, &shape, &costs);

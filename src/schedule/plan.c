@@ -417,8 +417,8 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
     return b.tasks;
   b.micro = -1;
   int told = -1;
-  if (shape->follows)
-    told = add(&b, MT_TASK_TELL, INTER, 0, MT_WHOLE, b.chain[MT_TASK_PLAN], -1);
+  if (shape->follows) /* whose thread waits for the planner: not before all rows have travelled, in whatever order */
+    told = add(&b, MT_TASK_TELL, INTER, 0, MT_WHOLE, b.chain[MT_TASK_PLAN], b.gradient_after);
   reduce(&b, MT_WHOLE);
   if (!shape->whole)
     return b.tasks;
