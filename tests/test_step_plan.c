@@ -92,6 +92,57 @@ START_TEST(test_checkpoint)
 }
 END_TEST
 
+/* A trace has the step that ran, also where another plan comes into force behind it. */
+START_TEST(test_traced)
+{
+  struct model_case *c = open_case("schedule.degree=0");
+  struct mt_step *step = c->step;
+  struct mt_replan *replan = &step->replan;
+  struct mt_trace trace = {0};
+  int64_t number = 1;
+  const int n = step->tasks.n;
+  int ran = 0;
+  steps(c, &number, 1);
+  replan->fixed = replan->trial = replan->round = 1; /* a trial whose last step comes, and whose first plan was the best */
+  replan->serial = 1;
+  replan->nth = MT_ROUND_STEPS;
+  replan->ntimed[0][0] = 1;
+  replan->timed[0][0][0] = 1e-9;
+  step->tried[0] = (struct mt_course){.plan = {.serial = 1, .chunks = 1, .degree = {4, 4}, .one_wire = 1},
+                                      .scheme = MT_SCHEME_SEQUENTIAL};
+  step->trace = &trace;
+  steps(c, &number, 1);
+  ck_assert_int_eq(step->course.plan.degree[0], 4);
+  const char *predicted = strstr(trace.text.text, "step 2, predicted");
+  ck_assert_ptr_nonnull(predicted);
+  for (const char *at = trace.text.text; (at = strstr(at, "\"ph\":\"X\"")) && at < predicted; at++)
+    ran++;
+  ck_assert_int_gt(ran, n / 2);
+  mt_trace_free(&trace);
+  model_case_close(c);
+}
+END_TEST
+
+/* Where only some ranks can run lanes beside each other, the same trials follow everywhere. */
+START_TEST(test_lanes_of_some)
+{
+  struct model_case *c = open_case("schedule.degree=0");
+  const struct mt_source source = c->step->source;
+  int64_t number = 1;
+  mt_step_free(c->step);
+  c->comm->threaded = c->comm->rank != c->comm->size - 1;
+  c->step = mt_step_new(c->comm, c->model, &c->config, source);
+  ck_assert_int_eq(c->step->executor != NULL, c->comm->size > 1 && c->comm->rank < c->comm->size - 1);
+  ck_assert_int_eq(mt_same(c->comm, &c->step->replan.lanes, sizeof c->step->replan.lanes), 1);
+  for (int i = 0; i < MT_ROUNDS * (1 + 2 * MT_ROUND_STEPS); i++) {
+    steps(c, &number, 1);
+    ck_assert_int_eq(mt_same(c->comm, &c->step->course, sizeof c->step->course), 1);
+  }
+  ck_assert_int_eq(c->step->replan.warm, 1);
+  model_case_close(c);
+}
+END_TEST
+
 /* A step that takes the plan of another has its bits, whatever it would have chosen itself. */
 START_TEST(test_resume)
 {
@@ -130,6 +181,8 @@ int main(int argc, char **argv)
   tcase_add_test(tests, test_pinned);
   tcase_add_test(tests, test_checkpoint);
   tcase_add_test(tests, test_resume);
+  tcase_add_test(tests, test_traced);
+  tcase_add_test(tests, test_lanes_of_some);
   suite_add_tcase(suite, tests);
   int code = mt_test_run(suite);
   MPI_Finalize();

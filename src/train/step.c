@@ -259,6 +259,20 @@ void mt_step_free(struct mt_step *step)
   mt_free(step);
 }
 
+/* The lanes of the step that has just run, as measured on this rank and as predicted. */
+static void add_lanes(struct mt_step *step)
+{
+  char *name = mt_format("step %lld, rank %d", (long long)step->number, step->comm->rank);
+  mt_trace_add(step->trace, name, &step->tasks, step->span);
+  mt_free(name);
+  struct mt_span *span = MT_NEW(MT_TAG_PLAN, struct mt_span, step->tasks.n);
+  mt_simulate(&step->tasks, &step->costs, span);
+  name = mt_format("step %lld, predicted", (long long)step->number);
+  mt_trace_add(step->trace, name, &step->tasks, span);
+  mt_free(name);
+  mt_free(span);
+}
+
 const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, int64_t first)
 {
   struct mt_step_result *result = &step->result;
@@ -300,21 +314,10 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   result->source = (enum mt_status)counts[2];
   result->predicted_s = step->predicted_s;
   result->schedule = NULL;
+  if (step->trace)
+    add_lanes(step);
   mt_step_plan_turn(step);
   return result;
-}
-
-void mt_step_trace(const struct mt_step *step, struct mt_trace *trace)
-{
-  char *name = mt_format("step %lld, rank %d", (long long)step->number, step->comm->rank);
-  mt_trace_add(trace, name, &step->tasks, step->span);
-  mt_free(name);
-  struct mt_span *span = MT_NEW(MT_TAG_PLAN, struct mt_span, step->tasks.n);
-  mt_simulate(&step->tasks, &step->costs, span);
-  name = mt_format("step %lld, predicted", (long long)step->number);
-  mt_trace_add(trace, name, &step->tasks, span);
-  mt_free(name);
-  mt_free(span);
 }
 
 enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss)

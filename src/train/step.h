@@ -70,6 +70,7 @@ struct mt_step {
   struct mt_tasks tasks;   /* the whole step */
   struct mt_span *span;    /* [tasks.n], owned: when each ran on this rank in the last step, since its begin */
   struct mt_tasks forward; /* one micro-step without backward, for evaluation */
+  struct mt_trace *trace;  /* borrowed; gets the lanes of steps, as measured on this rank and as predicted; NULL = none */
   int64_t first;           /* position of the step's first sequence in the run */
   int64_t number;          /* of the step, from 1 */
   int32_t *sample;         /* [T + 1] */
@@ -93,8 +94,6 @@ void mt_step_build(struct mt_step *step);
 /* Runs step `number` (from 1) whose first sequence is number `first` of the run: forward, backward, update. Collective.
  * The result is borrowed until the next call. */
 const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, int64_t first);
-/* Adds the lanes of the last step, as measured on this rank and as predicted. Local. */
-void mt_step_trace(const struct mt_step *step, struct mt_trace *trace);
 /* Mean token loss of the first n sequences of `source`, dealt over the ranks like a batch. Collective; *loss is agreed. */
 enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss);
 

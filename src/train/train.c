@@ -197,19 +197,21 @@ static void mark_data(struct run *run)
             (long long)now.crc, run->session.from.path, (long long)was.files, (long long)was.bytes, (long long)was.crc);
 }
 
-/* The lanes of a step that log.trace names. A trace that cannot be written costs nothing but itself. */
-static void trace_step(struct run *run)
+/* 1 on rank 0 if log.trace names the step. */
+static int is_traced(const struct run *run, int64_t step)
 {
-  if (run->comm->rank != 0)
-    return;
   for (const char *p = run->config->log.trace; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
-    if (strtoll(p, NULL, 10) == run->session.progress.step) {
-      char *path = mt_format("%s/trace.json", run->config->log.dir);
-      mt_step_trace(run->step, &run->trace);
-      (void)mt_trace_write(&run->trace, path);
-      mt_free(path);
-      return;
-    }
+    if (strtoll(p, NULL, 10) == step)
+      return run->comm->rank == 0;
+  return 0;
+}
+
+/* A trace that cannot be written costs nothing but itself. */
+static void write_trace(const struct run *run)
+{
+  char *path = mt_format("%s/trace.json", run->config->log.dir);
+  (void)mt_trace_write(&run->trace, path);
+  mt_free(path);
 }
 
 static void log_step(struct run *run, const struct mt_step_result *result)
@@ -356,6 +358,7 @@ static enum mt_status loop(struct run *run)
   run->saved = run->session.from.path ? progress->step : -1;
   run->step->updates = progress->updates;
   while (progress->step < config->train.steps) {
+    run->step->trace = is_traced(run, progress->step + 1) ? &run->trace : NULL;
     const struct mt_step_result *result = mt_step_run(run->step, progress->step + 1, progress->sequence);
     if (result->source != MT_OK)
       return leave(run, "data", mt_data_say(run->comm, &run->train));
@@ -374,7 +377,8 @@ static enum mt_status loop(struct run *run)
     progress->sequence += config->train.global_batch;
     progress->updates = run->step->updates;
     log_step(run, result);
-    trace_step(run);
+    if (run->step->trace)
+      write_trace(run);
     log_relayout(run, result);
     if (result->schedule) {
       log_schedule(run, result->schedule);
