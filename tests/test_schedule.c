@@ -266,6 +266,9 @@ START_TEST(test_any_plan)
     ck_assert_int_eq(sum, s.lane_ns[0] + s.lane_ns[1] + s.lane_ns[2]);
     if (plan.serial)
       ck_assert_int_eq(s.total_ns, sum);
+    tasks.serial = 1; /* any plan may be run so */
+    ck_assert_int_eq(mt_simulate(&tasks, &costs, span).total_ns, sum);
+    ck_assert_int_eq(span[tasks.n - 1].end_ns, sum);
     if (!shape.several)
       ck_assert_int_eq(s.lane_ns[MT_LANE_INTER], 0);
     mt_free(span);

@@ -109,7 +109,7 @@ struct mt_simulation mt_simulate(const struct mt_tasks *tasks, const struct mt_c
       if (clock.task[lane] >= 0 || next[lane] == n)
         continue;
       const struct mt_task *task = &tasks->task[next[lane]];
-      int ready = 1, woken = 0;
+      int ready = !tasks->serial || next[lane] == ended, woken = 0;
       for (int i = 0; i < task->ndep; i++) {
         const struct mt_task *dep = &tasks->task[task->dep[i]];
         ready &= end[task->dep[i]] >= 0;

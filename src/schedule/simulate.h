@@ -16,7 +16,7 @@ struct mt_simulation {
 /* The largest of the four bounds. Pure. */
 int64_t mt_simulation_bound(const struct mt_simulation *simulation);
 
-/* Replays tasks by their cost_ns; of `costs` the slow-downs and the hand-over count. span[n]: when each ran; may be NULL. Local. */
+/* Replays tasks by their cost_ns, one after the other if they are serial; of `costs` the slow-downs and the hand-over count. span[n]: when each ran; may be NULL. Local. */
 struct mt_simulation mt_simulate(const struct mt_tasks *tasks, const struct mt_costs *costs, struct mt_span *span);
 
 /* What tasks come to by their cost_ns: in virtual time, or, one after the other, their sum. Local. */

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 #include "base/log.h"
-#include "base/random.h"
 #include "comm/measure.h"
 #include "train/batch.h"
 #include "train/sharding.h"
@@ -30,15 +29,6 @@ struct contender {
   double *step_s, *exposed_s, *bound_s; /* [steps], owned */
 };
 
-static enum mt_status random_tokens(void *self, int64_t position, int32_t *token)
-{
-  const struct mt_config *config = self;
-  for (int64_t t = 0; t <= config->data.seq_length; t++)
-    token[t] = (int32_t)(mt_random_bits(1, MT_STREAM_TEST, (uint64_t)(position * (config->data.seq_length + 1) + t)) %
-                         (uint64_t)config->model.vocab_size);
-  return MT_OK;
-}
-
 static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
                                      int i, struct contender *c)
 {
@@ -51,7 +41,7 @@ static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *dev
                       config->data.seq_length, 1, &c->model));
   mt_model_init(c->model, (uint64_t)config->train.seed);
   mt_model_publish(c->model);
-  c->step = mt_step_new(comm, c->model, &c->config, (struct mt_source){random_tokens, &c->config});
+  c->step = mt_step_new(comm, c->model, &c->config, mt_turns_tokens(&c->config));
   double **figures[] = {&c->step_s, &c->exposed_s, &c->bound_s};
   for (int f = 0; f < 3; f++)
     *figures[f] = MT_ZNEW(MT_TAG_MISC, double, config->train.steps);

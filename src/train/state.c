@@ -118,6 +118,7 @@ static void add_layouts(struct mt_checkpoint *checkpoint, const struct mt_comm *
   for (int i = 0; i < state->nown; i++)
     loads->range[i] = (struct mt_range){(comm->rank + (int64_t)i * comm->size) * n, n, state->loads + i * n};
 }
+
 static struct mt_relayout *relayout_of(const struct mt_model *model)
 {
   return model->moe ? model->moe->relayout : NULL;
