@@ -5,6 +5,7 @@
  * slowest rank; no overlap can do better. */
 #include "train/bench_lanes.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/log.h"
 #include "comm/measure.h"
@@ -13,20 +14,21 @@
 #include "train/step.h"
 #include "train/turns.h"
 
-enum { WARM_UP = 1 + MT_ROUNDS * (1 + 2 * MT_ROUND_STEPS) }; /* auto has decided by then */
+enum { WARM_UP = 1 + MT_ROUNDS * (1 + 2 * MT_ROUND_STEPS) }; /* the longest trial */
 
 static const struct {
   const char *policy;
   int degree;
-} lines[] = {{"sequential", 1}, {"laer", 1},  {"tutel", 2}, {"pipemoe", 4}, {"tutel-gar", 2},
-             {"lina", 2},       {"fsmoe", 2}, {"mast", 2},  {"auto", 1}};
+} lines[] = {{"sequential", 1}, {"laer", 1},  {"tutel", 2},   {"pipemoe", 0}, {"tutel-gar", 0},
+             {"lina", 0},       {"fsmoe", 0}, {"mast", 0},    {"coconet", 0}, {"auto", 0}};
 enum { CONTENDERS = sizeof lines / sizeof *lines };
 
 struct contender {
   struct mt_config config; /* strings borrowed */
   struct mt_model *model;
   struct mt_step *step;
-  double *step_s, *exposed_s, *bound_s; /* [steps], owned */
+  int64_t number; /* of its last step */
+  double *step_s, *exposed_s, *bound_s, *error; /* [steps], owned */
 };
 
 static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *device, const struct mt_config *config,
@@ -42,8 +44,8 @@ static enum mt_status open_contender(struct mt_comm *comm, struct mt_device *dev
   mt_model_init(c->model, (uint64_t)config->train.seed);
   mt_model_publish(c->model);
   c->step = mt_step_new(comm, c->model, &c->config, mt_turns_tokens(&c->config));
-  double **figures[] = {&c->step_s, &c->exposed_s, &c->bound_s};
-  for (int f = 0; f < 3; f++)
+  double **figures[] = {&c->step_s, &c->exposed_s, &c->bound_s, &c->error};
+  for (int f = 0; f < 4; f++)
     *figures[f] = MT_ZNEW(MT_TAG_MISC, double, config->train.steps);
   return MT_OK;
 }
@@ -55,15 +57,18 @@ static void close_contender(struct contender *c)
   mt_free(c->step_s);
   mt_free(c->exposed_s);
   mt_free(c->bound_s);
+  mt_free(c->error);
 }
 
 static void run(struct contender *c, int64_t number, int64_t at)
 {
   mt_barrier(c->model->comm);
+  const double predicted_s = c->step->predicted_s;
   const struct mt_step_result *result = mt_step_run(c->step, number, (number - 1) * c->config.train.global_batch);
   if (at < 0)
     return;
   c->step_s[at] = result->step_s;
+  c->error[at] = fabs(result->step_s / predicted_s - 1);
   c->exposed_s[at] = result->exposed_s;
   c->bound_s[at] = fmax(result->lane_s[MT_LANE_COMPUTE], result->lane_s[MT_LANE_INTRA] + result->lane_s[MT_LANE_INTER]);
 }
@@ -84,23 +89,30 @@ enum mt_status mt_bench_lanes(struct mt_comm *comm, const struct mt_config *conf
   for (int i = 0; i < CONTENDERS && status == MT_OK; i++)
     status = open_contender(comm, device, &chosen, i, &contender[i]);
   for (int64_t t = -WARM_UP; t < steps && status == MT_OK; t++)
-    for (int i = 0; i < CONTENDERS; i++)
-      run(&contender[(t + WARM_UP + i) % CONTENDERS], t + WARM_UP + 1, t);
+    for (int i = 0; i < CONTENDERS; i++) {
+      struct contender *c = &contender[(t + WARM_UP + i) % CONTENDERS];
+      if (t >= 0 || c->step->replan.trial)
+        run(c, ++c->number, t);
+    }
   if (status == MT_OK) {
     double sequential = 0;
     mt_info("%d steps of each in turns, on %d ranks, %d nodes; seconds", steps, comm->size, comm->nnode);
-    mt_info("%-11s %6s %9s %21s %9s %9s %9s %9s", "schedule", "chunks", "median", "quartiles", "speed-up", "exposed",
-            "bound", "predicted");
+    mt_info("%-11s %-9s %9s %21s %9s %9s %9s %9s %8s", "schedule", "degree", "median", "quartiles", "speed-up", "exposed",
+            "bound", "predicted", "error %");
     for (int i = 0; i < CONTENDERS; i++) {
       struct contender *c = &contender[i];
       struct mt_spread step = mt_spread_of(c->step_s, steps);
       sequential = i ? sequential : step.median;
-      mt_info("%-11s %6d %9.4f %10.4f %10.4f %9.3f %9.4f %9.4f %9.4f", lines[i].policy, c->step->course.plan.degree[0],
-              step.median, step.quarter, step.three_quarters, sequential / step.median,
-              mt_spread_of(c->exposed_s, steps).median, mt_spread_of(c->bound_s, steps).median, c->step->predicted_s);
+      const struct mt_course *course = &c->step->course;
+      char degree[32];
+      snprintf(degree, sizeof degree, "%d x %d", course->plan.chunks, course->plan.degree[0] / course->plan.chunks);
+      mt_info("%-11s %-9s %9.4f %10.4f %10.4f %9.3f %9.4f %9.4f %9.4f %8.1f", lines[i].policy, degree, step.median,
+              step.quarter, step.three_quarters, sequential / step.median, mt_spread_of(c->exposed_s, steps).median,
+              mt_spread_of(c->bound_s, steps).median, c->step->predicted_s, 100 * mt_spread_of(c->error, steps).median);
     }
-    mt_info("auto runs %s",
-            contender[CONTENDERS - 1].step->course.beside ? "communication beside computing" : "one after the other");
+    const struct mt_course *taken = &contender[CONTENDERS - 1].step->course;
+    mt_info("auto takes %s, %s", mt_scheme_name(taken->scheme),
+            taken->beside ? "communication beside computing" : "one after the other");
   }
   for (int i = 0; i < CONTENDERS; i++)
     close_contender(&contender[i]);
