@@ -4,6 +4,8 @@
  * that all see the same machine, batch and routing (moe.router = zipf makes one that is known and moves on; a step's number
  * says where it stands). A step is the whole one: forward, backward, update, planning and adopting layouts. Beside what was
  * measured stands what layout_cost.h predicts for the routing that the step really had, under the layouts that it really had.
+ * (Predicted are tasks one after the other, at speeds that were measured while all ranks compute: what overlaps, or shares
+ * cores with ranks that wait, takes less.)
  * Static layouts have a slot for each expert and none to spare: more would be copies beside the first.
  * The bound: what lies outside the experts as measured, the least median of all; the experts' rows over all speeds together;
  * and what must cross between nodes, evenly over their uplinks: of each expert, wherever it is at home, either another node's
