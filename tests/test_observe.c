@@ -178,6 +178,28 @@ START_TEST(test_steps)
 }
 END_TEST
 
+/* More amounts than are kept: none is mixed with another. */
+START_TEST(test_many_amounts)
+{
+  enum { MANY = MT_AMOUNTS + 3 };
+  struct mt_observed observed = {0};
+  struct mt_task task[MANY] = {{0}};
+  struct mt_span span[MANY] = {{0}};
+  for (int i = 0; i < MANY; i++) {
+    task[i] = (struct mt_task){.kind = MT_TASK_REDUCE, .lane = MT_LANE_INTER, .part = (i + 1) * MT_WHOLE / 10};
+    span[i] = (struct mt_span){1000 * i * i, 1000 * (i + 1) * (i + 1)};
+  }
+  const struct mt_tasks tasks = {.n = MANY, .task = task};
+  mt_observe(&observed, &tasks, span, 0);
+  struct mt_figures figures = mt_observe_figures(&observed);
+  for (int a = 0; a < MT_AMOUNTS; a++) {
+    const int i = a < MT_AMOUNTS - 1 ? a : MANY - 1;
+    ck_assert_int_eq(observed.amount[0][MT_TASK_REDUCE][a].part, task[i].part);
+    ck_assert_double_eq(-figures.ns[0][MT_TASK_REDUCE][a], (double)(span[i].end_ns - span[i].start_ns));
+  }
+}
+END_TEST
+
 /* Figures of ranks: the largest of computing, the least of communication. */
 START_TEST(test_ranks)
 {
@@ -229,6 +251,7 @@ int main(int argc, char **argv)
   TCase *tests = tcase_create("observe");
   tcase_add_test(tests, test_lines);
   tcase_add_test(tests, test_steps);
+  tcase_add_test(tests, test_many_amounts);
   tcase_add_test(tests, test_ranks);
   tcase_add_test(tests, test_apply);
   suite_add_tcase(suite, tests);

@@ -99,12 +99,16 @@ static double hand_over(const struct mt_tasks *tasks, const struct mt_span *span
 void mt_observe(struct mt_observed *observed, const struct mt_tasks *tasks, const struct mt_span *span, int beside)
 {
   double sum[MT_NTASK_KIND][MT_AMOUNTS] = {{0}};
-  int n[MT_NTASK_KIND][MT_AMOUNTS] = {{0}};
+  int n[MT_NTASK_KIND][MT_AMOUNTS] = {{0}}, part[MT_NTASK_KIND][MT_AMOUNTS] = {{0}};
   for (int i = 0; i < tasks->n; i++) {
     const struct mt_task *task = &tasks->task[i];
     if (!task->part)
       continue;
     int a = find_or_begin(observed->amount[beside][task->kind], task->part);
+    if (part[task->kind][a] != observed->amount[beside][task->kind][a].part) { /* the last one becomes another's */
+      part[task->kind][a] = observed->amount[beside][task->kind][a].part;
+      sum[task->kind][a] = n[task->kind][a] = 0;
+    }
     sum[task->kind][a] += (double)(span[i].end_ns - span[i].start_ns);
     n[task->kind][a]++;
   }
