@@ -169,8 +169,9 @@ void mt_moe_begin_step(struct mt_moe *moe, int64_t number, double tokens, double
 void mt_moe_begin_micro(struct mt_moe *moe, int64_t first, int64_t sequences, int64_t key);
 
 /* Pieces of the forward pass of MoE layer l: of batch chunk a, of chunk c of its tokens. x [N,C] normed input; wg [E,C] router
- * weights (f32); out [N,C] residual stream (added to); chunks of a layer come in their order. Those that communicate ("collective") neither compute nor share scratch with those
- * that do not, so that a thread of its own may run them, one at a time, while the others run. */
+ * weights (f32); out [N,C] residual stream (added to); chunks of a layer come in their order.
+ * Those that communicate ("collective") share with those that do not only what one hands on to the other, so that a thread of
+ * its own may run them, one at a time, while the others run. */
 void mt_moe_gate(struct mt_moe *moe, int l, int a, const void *x, const float *wg);
 void mt_moe_counts(struct mt_moe *moe, int l, int a);              /* collective */
 void mt_moe_pack(struct mt_moe *moe, int l, int c, const void *x); /* plans the dispatch */

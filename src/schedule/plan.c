@@ -365,7 +365,7 @@ static void micro_step(struct builder *b, int micro)
   if (shape->follows && shape->backward && micro == shape->nmicro - 1)
     add(b, MT_TASK_PLAN, COMPUTE, 0, MT_WHOLE, b->ready[b->plan->chunks - 1], -1);
   if (shape->whole) {
-    after = add(b, MT_TASK_HEAD, COMPUTE, 0, MT_WHOLE, b->ready[b->plan->chunks - 1], -1);
+    after = b->ended = add(b, MT_TASK_HEAD, COMPUTE, 0, MT_WHOLE, b->ready[b->plan->chunks - 1], -1);
     for (int a = 0; a < b->plan->chunks; a++)
       b->ready[a] = after;
   }
