@@ -251,5 +251,6 @@ void mt_step_after_save(struct mt_step *step, int saved)
   } else if (step->result.schedule) {
     mt_step_follow(step, &step->before);
     step->result.schedule = NULL;
+    step->replan.learnt = 1; /* the next checkpoint may succeed */
   }
 }
