@@ -82,7 +82,7 @@ START_TEST(test_checkpoint)
     mt_step_after_save(step, saved);
     ck_assert_int_eq(mt_course_same_bits(&was, &step->course), !saved || !several);
     ck_assert_int_eq(step->replan.pinned, saved);
-    ck_assert_int_eq(step->replan.learnt, several && !saved);
+    ck_assert_int_eq(step->replan.learnt, !several || !saved);
     steps(c, &number, 1);
     steps(same, &other, 1);
     ck_assert_double_le(fabs(step->result.loss - same->step->result.loss), 1e-5 * same->step->result.loss);
