@@ -80,6 +80,13 @@ static void load_piece(void *self, const struct mt_param *row, int expert, int64
   mt_free(path);
 }
 
+void model_case_without_update(struct mt_step *step)
+{
+  MT_CHECK(step->tasks.task[step->tasks.n - 1].kind == MT_TASK_UPDATE, "a step's last task is %s",
+           mt_task_name(step->tasks.task[step->tasks.n - 1].kind));
+  step->tasks.n--;
+}
+
 struct model_case *model_case_open(const char *name, const char *nodes, const char *device, int threads, int curve, int update,
                                    int n, const char *const *overrides)
 {
@@ -109,7 +116,7 @@ struct model_case *model_case_open(const char *name, const char *nodes, const ch
   mt_model_publish(c->model);
   c->step = mt_step_new(c->comm, c->model, &c->config, (struct mt_source){read_token, c});
   if (!update)
-    c->step->tasks.n -= 2;
+    model_case_without_update(c->step);
   return c;
 }
 

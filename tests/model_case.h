@@ -24,7 +24,7 @@ struct model_case {
 /* Opens tests/vectors/<name>.h5 on all ranks; `overrides` are lines "section.key=value", n of them, over the file's /config
  * (and /curve/config if curve). `nodes` is MOTLEY_NODES or NULL. device "cpu" or "ref", `threads` compute threads.
  * With model.num_hidden_layers overridden the file's layers come again, scaled, and nothing in the file is the answer.
- * The step's last tasks (update, publish) are left out unless `update`. Collective. */
+ * The step's last task, the update, is left out unless `update`. Collective. */
 struct model_case *model_case_open(const char *name, const char *nodes, const char *device, int threads, int curve, int update,
                                    int n, const char *const *overrides);
 void model_case_close(struct model_case *c);
@@ -38,5 +38,8 @@ uint32_t model_case_hash(struct model_case *c, int weights);
 /* n names the vector files that every case runs on. */
 enum { MODEL_CASES = 6 };
 extern const char *const model_case_names[MODEL_CASES];
+
+/* Leaves out the step's last task, the update, which uses the gradients up. */
+void model_case_without_update(struct mt_step *step);
 
 #endif

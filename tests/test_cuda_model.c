@@ -41,7 +41,7 @@ static uint32_t one_step(const char *name, const char *device, double bound, dou
   struct model_case *c = model_case_open(name, ragged(), device, 1, 0, 0, n + 1, all);
   if (plan) {
     mt_step_follow(c->step, &(struct mt_course){.plan = *plan});
-    c->step->tasks.n -= 2; /* without the update, as model_case_open leaves it out */
+    model_case_without_update(c->step); /* as model_case_open leaves it out */
   }
   const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
   double want = vectors_scalar(c->vectors, "sequence/loss");

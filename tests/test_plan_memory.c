@@ -85,7 +85,7 @@ static void find_touched(struct toucher *t, const struct mt_task *task)
     break;
   case MT_TASK_GATE:
     touch(t, MY_COUNTS, 1, c, 1);
-    touch_all(t, WEIGHTS, 0);
+    touch(t, WEIGHTS, 0, parts_before(shape, l), shape->layer[l].gradient);
     break;
   case MT_TASK_COUNTS:
     touch(t, MY_COUNTS, 0, c, 1);
@@ -151,15 +151,17 @@ static void find_touched(struct toucher *t, const struct mt_task *task)
   case MT_TASK_MLP_BACK:
   case MT_TASK_ATTENTION_BACK:
     touch(t, GRADIENTS, 1, parts_before(shape, l), shape->layer[l].gradient);
-    touch_all(t, WEIGHTS, 0);
+    touch(t, WEIGHTS, 0, parts_before(shape, l), shape->layer[l].gradient);
     break;
   case MT_TASK_EMBED_BACK:
     touch(t, GRADIENTS, 1, parts_before(shape, -1), MT_WHOLE - parts_before(shape, -1));
     break;
   case MT_TASK_EMBED:
+    touch(t, WEIGHTS, 0, parts_before(shape, -1), MT_WHOLE - parts_before(shape, -1));
+    break;
   case MT_TASK_ATTENTION:
   case MT_TASK_MLP:
-    touch_all(t, WEIGHTS, 0);
+    touch(t, WEIGHTS, 0, parts_before(shape, l), shape->layer[l].gradient);
     break;
   case MT_TASK_PLAN: /* from here on a thread of its own reads layouts and writes plans, until they are told */
   case MT_TASK_TELL:
@@ -189,7 +191,7 @@ static void find_touched(struct toucher *t, const struct mt_task *task)
     break;
   case MT_TASK_PUBLISH:
     touch_all(t, SHARDS, 0);
-    touch_all(t, WEIGHTS, 1);
+    touch(t, WEIGHTS, 1, task->from, task->part);
     break;
   default:
     ck_abort_msg("nobody has said what %s touches", mt_task_name(task->kind));

@@ -246,8 +246,26 @@ static void check_unshard(struct bench *b, const struct mt_layout *layout, int v
   agree(b, gaps, "unshard: gaps", version);
   agree(b, changed, "unshard: the shard itself", version);
 
-  int64_t foreseen[MT_NLEVEL];
   sent(b, bytes, messages);
+  /* in ranges, one after the other: the same, and nothing outside */
+  enum { RANGES = 4 };
+  struct dice dice = {(uint64_t)(version + 17 * b->length), 0};
+  for (int64_t i = 0; i < b->nslot * b->stride; i++)
+    slot[i] = GAP;
+  allocated = mt_memory_allocations();
+  wrong = 0;
+  for (int64_t k = 0, first = 0, end; k < RANGES; k++, first = end) {
+    end = k == RANGES - 1 ? b->length : first + (int64_t)roll(&dice, (int)(b->length - first) + 1); /* some are empty */
+    mt_tree_unshard_range(b->tree, first, end, piece, slot, b->stride);
+    for (int j = 0; j < b->nslot; j++)
+      for (int64_t i = 0; i < b->stride; i++)
+        wrong += slot[j * b->stride + i] !=
+                 (i < end ? value(version, layout->slot_expert[layout->slot_first[me] + j], i) : GAP);
+  }
+  agree(b, mt_memory_allocations() - allocated, "unshard in ranges: allocations", version);
+  agree(b, wrong, "unshard in ranges: elements", version);
+
+  int64_t foreseen[MT_NLEVEL];
   for (int i = 0; i < MT_NLEVEL; i++) {
     double sum = (double)mt_tree_unshard_bytes(b->tree, (enum mt_level)i);
     mt_sum(b->comm, &sum, 1);

@@ -359,28 +359,51 @@ static void receive_all(struct mt_tree *tree, enum list list, struct range range
   }
 }
 
-void mt_tree_unshard_inter(struct mt_tree *tree, const float *piece, float *slot, int64_t stride)
+static void unshard_inter(struct mt_tree *tree, struct range range, const float *piece, float *slot, int64_t stride)
 {
-  receive_all(tree, INTER_RECV, all, slot, stride, MT_MSG_UNSHARD);
-  for (EACH(tree, INTER_SEND, hop))
-    mt_post_send(tree->comm, &tree->requests, piece + piece_at(tree, hop->item), hop->count * (int64_t)sizeof(float), hop->peer,
-                 MT_MSG_UNSHARD);
+  receive_all(tree, INTER_RECV, range, slot, stride, MT_MSG_UNSHARD);
+  for (EACH(tree, INTER_SEND, hop)) {
+    const struct hop part = within(range, hop);
+    mt_post_send(tree->comm, &tree->requests, piece + piece_at(tree, hop->item) + part.first - hop->first,
+                 part.count * (int64_t)sizeof(float), hop->peer, MT_MSG_UNSHARD);
+  }
   for (EACH(tree, OWN_COPY, hop)) {
-    float *to = locate(tree, hop->place, slot, stride);
-    const float *from = piece + piece_at(tree, hop->item);
-    if (to != from)
-      memcpy(to, from, sizeof(float) * (size_t)hop->count);
+    const struct hop part = within(range, hop);
+    float *to = locate(tree, part.place, slot, stride);
+    const float *from = piece + piece_at(tree, hop->item) + part.first - hop->first;
+    if (part.count && to != from)
+      memcpy(to, from, sizeof(float) * (size_t)part.count);
   }
   mt_wait(tree->comm, &tree->requests);
 }
 
+static void unshard_intra(struct mt_tree *tree, struct range range, float *slot, int64_t stride)
+{
+  receive_all(tree, INTRA_RECV, range, slot, stride, MT_MSG_FORWARD);
+  send_all(tree, INTRA_SEND, range, slot, stride, MT_MSG_FORWARD);
+  mt_wait(tree->comm, &tree->requests);
+  for (EACH(tree, TWIN, hop)) {
+    const struct hop part = within(range, hop);
+    if (part.count)
+      memcpy(slot + hop->peer * stride + part.first, locate(tree, part.place, slot, stride),
+             sizeof(float) * (size_t)part.count);
+  }
+}
+
+void mt_tree_unshard_inter(struct mt_tree *tree, const float *piece, float *slot, int64_t stride)
+{
+  unshard_inter(tree, all, piece, slot, stride);
+}
+
 void mt_tree_unshard_intra(struct mt_tree *tree, float *slot, int64_t stride)
 {
-  receive_all(tree, INTRA_RECV, all, slot, stride, MT_MSG_FORWARD);
-  send_all(tree, INTRA_SEND, all, slot, stride, MT_MSG_FORWARD);
-  mt_wait(tree->comm, &tree->requests);
-  for (EACH(tree, TWIN, hop))
-    memcpy(slot + hop->peer * stride, locate(tree, hop->place, slot, stride), sizeof(float) * (size_t)hop->count);
+  unshard_intra(tree, all, slot, stride);
+}
+
+void mt_tree_unshard_range(struct mt_tree *tree, int64_t first, int64_t end, const float *piece, float *slot, int64_t stride)
+{
+  unshard_inter(tree, (struct range){first, end}, piece, slot, stride);
+  unshard_intra(tree, (struct range){first, end}, slot, stride);
 }
 
 static void reshard_intra(struct mt_tree *tree, struct range range, float *slot, int64_t stride)

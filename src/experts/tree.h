@@ -29,6 +29,8 @@ void mt_tree_plan(struct mt_tree *tree, int which, const struct mt_layout *layou
  * to home), then within the node. */
 void mt_tree_unshard_inter(struct mt_tree *tree, const float *piece, float *slot, int64_t stride);
 void mt_tree_unshard_intra(struct mt_tree *tree, float *slot, int64_t stride);
+/* Both stages for elements [first, end) of every vector alone. */
+void mt_tree_unshard_range(struct mt_tree *tree, int64_t first, int64_t end, const float *piece, float *slot, int64_t stride);
 /* pieces += the sum of the gradients in all slots of the expert, by (rank, slot) within a node, then by node; slot's contents
  * are used up. Where a slot is the piece itself and the expert has no other slot, nothing happens. Collective in effect; no
  * allocation. */

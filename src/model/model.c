@@ -277,19 +277,34 @@ void mt_model_init(struct mt_model *model, uint64_t seed)
   mt_model_pieces(model, initial_piece, &initial);
 }
 
-void mt_model_publish(struct mt_model *model)
+void mt_model_publish_range(struct mt_model *model, int64_t first, int64_t end)
 {
   struct mt_device *device = model->device;
-  const int64_t n = model->params.shared_length;
+  const int64_t n = end - first;
+  float *weight = model->weight + first;
   device->ops->sync(device, MT_DEV_MATH);
-  mt_tree_unshard_inter(model->tree, model->shared.master, model->wire_weight, 0);
-  mt_tree_unshard_intra(model->tree, model->wire_weight, 0);
+  mt_tree_unshard_range(model->tree, first, end, model->shared.master, model->wire_weight, 0);
   if (model->weight != model->wire_weight)
-    device->ops->copy(device, MT_DEV_MATH, model->weight, model->wire_weight, n * 4);
-  if (model->rounded)
-    device->kernels->convert(device, model->rounded, MT_BF16, model->weight, MT_F32, n);
-  if (model->rounded && model->rounded != model->matrix)
-    device->kernels->convert(device, model->matrix, MT_F32, model->rounded, MT_BF16, n);
+    device->ops->copy(device, MT_DEV_MATH, weight, model->wire_weight + first, n * 4);
+  if (!model->rounded)
+    return;
+  void *rounded = (char *)model->rounded + first * mt_dtype_size(MT_BF16);
+  device->kernels->convert(device, rounded, MT_BF16, weight, MT_F32, n);
+  if (model->rounded != model->matrix)
+    device->kernels->convert(device, (float *)model->matrix + first, MT_F32, rounded, MT_BF16, n);
+}
+
+void mt_model_publish(struct mt_model *model)
+{
+  mt_model_publish_range(model, 0, model->params.shared_length);
+  model->stale = 0;
+  if (model->moe)
+    model->moe->version++;
+}
+
+void mt_model_updated(struct mt_model *model)
+{
+  model->stale = 1;
   if (model->moe)
     model->moe->version++;
 }

@@ -85,6 +85,7 @@ struct mt_model {
   void *logits;                         /* device [head_rows, V] */
   float *wide_logits;                   /* the same in f32, for who wants to see them; `logits` itself where that is f32 */
   int64_t head_rows;
+  int stale;                            /* 1: updated since it was published */
   double loss_sum;                      /* of the step: sum of scale * loss over this rank's tokens */
 };
 
@@ -106,8 +107,13 @@ void mt_model_pieces(struct mt_model *model,
                      void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
                                int64_t at, int64_t n),
                      void *self);
-/* Shards -> what every rank computes with; experts are fetched when needed. After init, load and each update. Collective. */
+/* Shards -> what every rank computes with; experts are fetched when needed. After init and load. Collective. */
 void mt_model_publish(struct mt_model *model);
+/* The same for elements [first, end) of the shared vector alone: the next step has them travel while it begins. Collective. */
+void mt_model_publish_range(struct mt_model *model, int64_t first, int64_t end);
+/* The shards have changed: what ranks compute with is stale until it is published, by the next step or, before an evaluation,
+ * by mt_model_publish. Local. */
+void mt_model_updated(struct mt_model *model);
 
 /* segment[T]: the documents of one sequence token[T], counted from 0. `id` opens a document (MT_DOCUMENT_START) or closes it
  * (MT_DOCUMENT_END); what comes before the first such border is document 0. Pure. */

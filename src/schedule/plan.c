@@ -26,6 +26,8 @@ struct builder {
   int gradient_after; /* task behind which they are ready */
   int reduced;
   int moved; /* the weights or gradients of experts that travel before the next ones may, if one thing does at a time */
+  int unpublished; /* shared weights that do not travel yet, parts of MT_WHOLE */
+  int fresh, coming; /* tasks behind which those of this group of layers are there, and those of the next one */
   int begun; /* the micro-step's first task: its batch, and layouts */
   int ended; /* its last one: what the next one's batch overwrites */
 };
@@ -157,6 +159,44 @@ static void reduce(struct builder *b, int most)
   }
 }
 
+/* Shared weights travel in the reverse order of their gradients: those of the embeddings with the first group of layers, then
+ * group by group, those of the head with the last. */
+static int group_size(const struct builder *b)
+{
+  enum { GROUPS = 8 }; /* few messages, however many layers there are */
+  return b->plan->serial ? b->shape->nlayer : (b->shape->nlayer + GROUPS - 1) / GROUPS;
+}
+
+static void publish(struct builder *b, int first_layer)
+{
+  const struct mt_shape *shape = b->shape;
+  if (!shape->whole || !shape->backward || b->micro || (first_layer && first_layer >= shape->nlayer))
+    return;
+  const int behind = first_layer + group_size(b), now = b->layer;
+  int from = behind < shape->nlayer ? shape->head_gradient : 0;
+  for (int l = behind; l < shape->nlayer; l++)
+    from += gradient_of(b, l);
+  b->layer = -1;
+  b->coming = add(b, MT_TASK_PUBLISH, INTER, 0, b->unpublished - from, -1, -1);
+  b->tasks.task[b->coming].from = from;
+  b->unpublished = from;
+  b->layer = now;
+}
+
+/* A layer begins: its group's weights are needed. */
+static void need_weights(struct builder *b, int l)
+{
+  if (l % group_size(b) == 0)
+    b->fresh = b->coming;
+}
+
+/* The weights of the next group set out behind what the first layer of this one sends. */
+static void weights_ahead(struct builder *b, int l)
+{
+  if (l % group_size(b) == 0)
+    publish(b, l + group_size(b));
+}
+
 /* Shared gradients become ready. */
 static void grow_gradient(struct builder *b, int part, int after)
 {
@@ -222,7 +262,7 @@ static int attention(struct builder *b, enum mt_task_kind kind, int a, int after
   int part = share(a, b->plan->chunks);
   if (b->shape->grouped)
     after = add(b, MT_TASK_HEADS_GATHER, INTRA, a, part, after, -1);
-  after = add(b, kind, COMPUTE, a, part, after, -1);
+  after = add(b, kind, COMPUTE, a, part, after, b->fresh);
   if (b->shape->grouped)
     after = add(b, MT_TASK_HEADS_SCATTER, INTRA, a, part, after, -1);
   return after;
@@ -260,12 +300,14 @@ static void forward_layer(struct builder *b, int l)
   const struct mt_plan *plan = b->plan;
   const int chunks = plan->chunks, of = plan->degree[0];
   b->layer = l;
+  need_weights(b, l);
   if (is_dense(b, l)) {
     for (int a = 0; a < chunks; a++) {
       join(b, a, 0);
       int after = attention(b, MT_TASK_ATTENTION, a, b->ready[a]);
       b->ready[a] = add(b, MT_TASK_MLP, COMPUTE, a, share(a, chunks), after, -1);
     }
+    weights_ahead(b, l);
     b->open = -1;
     return;
   }
@@ -284,6 +326,7 @@ static void forward_layer(struct builder *b, int l)
         arrived[c] = add(b, MT_TASK_ROWS_GATHER, INTRA, c, share(c, of), arrived[c], -1);
     }
   }
+  weights_ahead(b, l);
   if (plan->prefetch)
     unshard(b, moe_beside(b, l, 1));
   middle(b, 0, of, arrived);
@@ -354,7 +397,8 @@ static void micro_step(struct builder *b, int micro)
                                                     .part = MT_WHOLE,
                                                     .dep = {b->resharded[0], b->resharded[1], b->ended},
                                                     .ndep = 3});
-    after = add(b, MT_TASK_EMBED, COMPUTE, 0, MT_WHOLE, after, -1);
+    publish(b, 0);
+    after = add(b, MT_TASK_EMBED, COMPUTE, 0, MT_WHOLE, after, b->coming);
   }
   for (int a = 0; a < b->plan->chunks; a++)
     b->ready[a] = after;
@@ -408,6 +452,9 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
                       .gradient_after = -1,
                       .reduced = -1,
                       .moved = -1,
+                      .unpublished = MT_WHOLE,
+                      .fresh = -1,
+                      .coming = -1,
                       .begun = -1,
                       .ended = -1};
   memset(b.chain, 0xff, sizeof b.chain); /* -1 */
@@ -431,8 +478,7 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
   after = add(&b, MT_TASK_STATISTICS, INTER, 0, MT_WHOLE, after, -1);
   if (shape->follows)
     after = add(&b, MT_TASK_ADOPT, INTER, 0, MT_WHOLE, after, told);
-  after = add(&b, MT_TASK_UPDATE, COMPUTE, 0, MT_WHOLE, after, -1);
-  add(&b, MT_TASK_PUBLISH, INTER, 0, MT_WHOLE, after, -1);
+  add(&b, MT_TASK_UPDATE, COMPUTE, 0, MT_WHOLE, after, -1);
   return b.tasks;
 }
 

@@ -14,6 +14,7 @@ enum mt_lane { MT_LANE_COMPUTE, MT_LANE_INTRA, MT_LANE_INTER, MT_NLANE };
  * (model parallel) and each expert's width (expert-sharding parallel) over the ranks of a node. */
 enum mt_task_kind {
   MT_TASK_BATCH,
+  MT_TASK_PUBLISH, /* a piece of the shared parameters, that the step before has updated */
   MT_TASK_EMBED,
   MT_TASK_HEADS_GATHER, /* * sequence parts to all ranks of the node, before attention; backward too */
   MT_TASK_ATTENTION,
@@ -49,7 +50,6 @@ enum mt_task_kind {
   MT_TASK_STATISTICS,
   MT_TASK_ADOPT, /* the plans of all ranks come into force */
   MT_TASK_UPDATE,
-  MT_TASK_PUBLISH,
   MT_NTASK_KIND
 };
 

@@ -141,7 +141,8 @@ static void do_attention_back(void *self, const struct mt_task *task)
 }
 
 /* Elements of the shared vector that `parts` of its gradients are, counted from its end: that is the order in which they
- * become ready. Rounded down, as shares of layers are (mt_pass_shape): nothing travels before it is ready. */
+ * become ready, and the reverse of that in which weights are needed. Rounded down, as shares of layers are (mt_pass_shape): no
+ * gradient travels before it is ready, and no weight after it is needed. */
 static int64_t elements(const struct mt_params *params, int64_t parts)
 {
   return params->shared_length * parts / MT_WHOLE;
@@ -152,6 +153,14 @@ static void do_reduce(void *self, const struct mt_task *task)
   const struct mt_params *params = &MODEL(self)->params;
   mt_model_reduce(self, params->shared_length - elements(params, task->from + task->part),
                   params->shared_length - elements(params, task->from));
+}
+
+static void do_publish(void *self, const struct mt_task *task)
+{
+  const struct mt_params *params = &MODEL(self)->params;
+  if (MODEL(self)->stale)
+    mt_model_publish_range(self, params->shared_length - elements(params, task->from + task->part),
+                           params->shared_length - elements(params, task->from));
 }
 
 static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
@@ -178,6 +187,7 @@ static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
     [MT_TASK_MLP_BACK] = do_mlp_back,
     [MT_TASK_ATTENTION_BACK] = do_attention_back,
     [MT_TASK_REDUCE] = do_reduce,
+    [MT_TASK_PUBLISH] = do_publish,
 };
 
 /* Parts of the shared gradients that are ready when layer l is through. */

@@ -169,12 +169,7 @@ static void do_update(void *self, const struct mt_task *task)
   double clip = step->config->train.clip, scale = clip > 0 ? clip / (result->grad_norm + 1e-6) : 1;
   step->updates += result->updated;
   mt_optimizer_update(step->model, step->config, step->updates, result->lr, scale < 1 ? scale : 1, result->updated);
-}
-
-static void do_publish(void *self, const struct mt_task *task)
-{
-  (void)task;
-  mt_model_publish(((struct mt_step *)self)->model);
+  mt_model_updated(step->model);
 }
 
 /* ---- the lists ---- */
@@ -183,7 +178,7 @@ static void do_publish(void *self, const struct mt_task *task)
 static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {
     [MT_TASK_BATCH] = do_batch,   [MT_TASK_EMBED_BACK] = do_embed_back, [MT_TASK_PLAN] = do_plan,
     [MT_TASK_TELL] = do_tell,     [MT_TASK_NORM] = do_norm,             [MT_TASK_STATISTICS] = do_statistics,
-    [MT_TASK_ADOPT] = do_adopt,   [MT_TASK_UPDATE] = do_update,         [MT_TASK_PUBLISH] = do_publish,
+    [MT_TASK_ADOPT] = do_adopt,   [MT_TASK_UPDATE] = do_update,
 };
 
 void mt_step_build(struct mt_step *step)
@@ -329,6 +324,8 @@ enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, i
   mt_part_free(&batch.share);
   mt_max_int(step->comm, &nmicro, 1);
   const double tokens = (double)n * (double)model->T;
+  if (model->stale)
+    mt_model_publish(model);
   step->status = MT_OK;
   model->loss_sum = 0;
   if (model->moe)
