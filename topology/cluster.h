@@ -74,8 +74,8 @@ enum mt_status mt_cluster_from_sizes(const char *sizes, struct mt_cluster **clus
  * impossible. Local. The caller frees. */
 mt_json *mt_cluster_to_json(const struct mt_cluster *cluster);
 enum mt_status mt_cluster_from_json(const char *name, const mt_json *json, struct mt_cluster **cluster);
-/* A file that holds the JSON form, or the short form if the argument is digits and commas. Local. MT_CORRUPT for a
- * file, MT_USAGE for sizes, with one message. */
+/* A file that holds the JSON form, or the short form if the argument is digits and commas. Local. MT_USAGE for
+ * sizes and a file that is not there, MT_CORRUPT for one that is, with one message. */
 enum mt_status mt_cluster_read(const char *path_or_sizes, struct mt_cluster **cluster);
 void mt_cluster_free(struct mt_cluster *cluster); /* NULL allowed */
 

@@ -323,6 +323,8 @@ static enum mt_status read_links(struct where where, const mt_json *links, struc
 {
   static const char *const levels[] = {"self", "node", "net", NULL};
   static const char *const costs[] = {"alpha_ns", "beta_ps", "gap_ns", NULL};
+  /* A quarter of an hour for a message, a second for a kilobyte: longer, and sums of a step's costs might not fit. */
+  static const int64_t longest[] = {1000000000000, 1000000000, 1000000000000};
   if (!links)
     return MT_OK;
   if (!mt_json_is_object(links))
@@ -342,7 +344,7 @@ static enum mt_status read_links(struct where where, const mt_json *links, struc
         continue;
       }
       char *full = mt_format("%s.%s", key, costs[k]);
-      status = read_integer(where, full, mt_json_get(object, costs[k]), 0, INT64_MAX, number[k]);
+      status = read_integer(where, full, mt_json_get(object, costs[k]), 0, longest[k], number[k]);
       mt_free(full);
     }
     mt_free(key);
@@ -366,8 +368,12 @@ static enum mt_status read_learnt(struct where where, const mt_json *costs, stru
                                 &learnt->late_ns[1]};
   for (int i = 0; i < NLEARNT; i++) {
     const mt_json *value = mt_json_get(costs, learnt_name[i]);
-    if (value)
-      MT_TRY(read_integer(where, learnt_name[i], value, 0, i < 2 ? LONGEST : longest_ns, number[i]));
+    if (!value)
+      continue;
+    char *key = mt_format("costs.%s", learnt_name[i]);
+    enum mt_status status = read_integer(where, key, value, 0, i < 2 ? LONGEST : longest_ns, number[i]);
+    mt_free(key);
+    MT_TRY(status);
   }
   const mt_json *tasks = mt_json_get(costs, "tasks");
   learnt->n = mt_json_size(tasks);
