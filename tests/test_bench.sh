@@ -134,7 +134,7 @@ for layout in "static, full" "static, node" "static, owner" "laer, full, lite" "
   says 1 "^$layout  *\([0-9]*\.[0-9]* *\)\{6\}$"
 done
 is "weights that travel" "$(awk '/^laer, full/ { print ($8 > 0 && $9 > 0) } /^static, owner/ { print ($7 == 0) }' parts | tr '\n' ' ')" "1 1 "
-says 1 "^of the bound's speed-up over the best static [0-9.]* is reached, by motley, full$"
+says 1 "^motley, full runs at [0-9.]* of the best static's speed and at [0-9.]* of the bound's$"
 run 2 0 bench relayout turns.ini --set moe.loads=
 says 1 "moe.router: found replay and no moe.loads, expected a file of loads there$"
 run 2 2 bench relayout turns.ini --set moe.loads=none.csv

@@ -193,6 +193,8 @@ START_TEST(test_located_errors)
   REFUSED(with("[moe]\nskew = 2\n"), MT_CMD_TRAIN, NULL, "bad.ini:13: moe.skew: is not read unless moe.router = zipf");
   REFUSED(with("[parallel]\nslots = 2,x\n"), MT_CMD_TRAIN, NULL, "parallel.slots: found \"2,x\"");
   REFUSED(with("[parallel]\nslots = 2,\n"), MT_CMD_TRAIN, NULL, "parallel.slots: found \"2,\"");
+  REFUSED(with("[log]\ntrace = 3,0\n"), MT_CMD_TRAIN, NULL,
+          "log.trace: found \"3,0\", expected one integer or several (\"2\" or \"2,1,4\"), at least 1");
   REFUSED(with("[parallel]\nslots = 2,1,4\n"), MT_CMD_TRAIN, NULL,
           "found 7 slots in all, expected at least num_local_experts (8)");
   REFUSED(with("[parallel]\nshares = odd\n"), MT_CMD_TRAIN, NULL,

@@ -96,7 +96,7 @@ if [ ! -e /dev/nvidiactl ]; then
 fi
 motley=$work/none/motley
 run 2 1 train c.ini --set log.dir=refused --set parallel.device=emulated
-says 1 'motley-cuda-emulated.so is not installed'
+says 1 'motley-cuda-emulated.so is not installed; make check TESTS= in the build folder builds it$'
 motley=$motley_built
 # A driver's file is there, but what would use it is not: a warning, and CPUs.
 if unshare -m true 2>/dev/null; then

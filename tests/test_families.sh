@@ -56,6 +56,13 @@ is "top-k 1 and temperature 0" "$(cat out)" "$(cat likeliest)"
 run 2 2 generate c.ini --set log.dir=whole --set generate.temperature=0
 says 1 "generate.top_k: is not read with generate.temperature = 0"
 
+say "a dense model has no experts and no loads"
+config gpt2 "model.num_local_experts = 0" "model.num_experts_per_tok = -" "parallel.layout = -" "train.steps = 2" >dense.ini
+run 0 2 train dense.ini --set log.dir=dense
+says 1 "^ranks: 2, nodes: 1; [0-9]* parameters, 2 layers (dense)$"
+says 2 "^step [12]/2  loss [0-9.]*  lr [^ ]*  norm [0-9.]*  [0-9]* tok/s"
+says 0 "  load "
+
 say "what differs is said"
 run 0 2 train c.ini --set log.dir=parts --set train.steps=13 --set model.sliding_window=6 --set checkpoint.interval=0
 says 1 "model.sliding_window (checkpoint 5, now 6)"

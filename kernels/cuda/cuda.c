@@ -85,7 +85,8 @@ static const struct mt_cuda_module *load(enum kind kind, char *why, size_t size)
   if (loaded[kind])
     return loaded[kind];
   char path[4096], build[sizeof loaded[0]->build];
-  snprintf(why, size, "%s is not installed", file_name[kind]);
+  snprintf(why, size, "%s is not installed%s", file_name[kind],
+           kind == EMULATED ? "; make check TESTS= in the build folder builds it" : "");
   for (int i = 0; place(i, kind, path, sizeof path); i++) {
     if (access(path, F_OK))
       continue;

@@ -195,7 +195,8 @@ const struct mt_option mt_options[] = {
   TEXT(log, dir, .fallback = "run", .help = "folder of the log, RUN")
   CHOICE(log, loads, "summary|full", .need = MT_NEED_EXPERTS, .fallback = "summary",
          .help = "full: tokens of each expert in each step's line")
-  {.section = "log", .key = "trace", .type = MT_OPTION_COUNTS, .offset = AT(log.trace), .high = ANY, .fallback = "",
+  {.section = "log", .key = "trace", .type = MT_OPTION_COUNTS, .offset = AT(log.trace), .low = 1, .high = ANY,
+   .fallback = "",
    .help = "steps whose lanes go into RUN/trace.json, measured and predicted: 3,10 (opens in Perfetto)"},
 
   {.section = "plan", .key = "policy", .type = MT_OPTION_WORD, .offset = AT(plan.policy),
@@ -415,7 +416,7 @@ void mt_option_expected(const struct mt_option *option, struct mt_text_buffer *o
   case MT_OPTION_COUNTS:
     for (word = option->choices; word && *word; word++)
       mt_text_add(out, *word == '|' ? ", " : "%c", *word);
-    what = option->choices ? " or one integer for each rank (\"2,1,4\")," : "one integer or one for each rank (\"2\" or \"2,1,4\"),";
+    what = option->choices ? " or one integer for each rank (\"2,1,4\")," : "one integer or several (\"2\" or \"2,1,4\"),";
     break;
   case MT_OPTION_INTEGER:
     what = "an integer";

@@ -224,7 +224,8 @@ static void report(struct mt_comm *comm, struct contender *c, int n, int steps, 
   for (int i = 0; i < n; i++)
     mt_info("%-18s %9.4f %9.4f %9.4f %9.4f %9.4f %9.4f", c[i].name, s[i][PREDICTED_COMPUTE].median, s[i][COMPUTE].median,
             s[i][PREDICTED_ROWS].median, s[i][ROWS].median, s[i][PREDICTED_WEIGHTS].median, s[i][WEIGHTS].median);
-  mt_info("of the bound's speed-up over the best static %.2f is reached, by %s", bound / s[n - 1][STEP].median, c[n - 1].name);
+  mt_info("%s runs at %.2f of the best static's speed and at %.2f of the bound's", c[n - 1].name, best / s[n - 1][STEP].median,
+          bound / s[n - 1][STEP].median);
 }
 
 /* All steps of all contenders. Returns the sum of the bound's parts for the experts. */

@@ -97,9 +97,12 @@ static void say_start(const struct run *run)
 {
   const struct mt_session *session = &run->session;
   const struct mt_arch *arch = &session->model->arch;
-  mt_info("ranks: %d, nodes: %d; %lld parameters, %lld layers (%d MoE, %lld experts, %lld per token)", run->comm->size,
-          run->comm->nnode, (long long)mt_params_total(&session->model->params), (long long)arch->L,
-          session->model->params.nmoe, (long long)arch->E, (long long)arch->K);
+  char experts[96] = "dense";
+  if (arch->E > 0)
+    snprintf(experts, sizeof experts, "%d MoE, %lld experts, %lld per token", session->model->params.nmoe, (long long)arch->E,
+             (long long)arch->K);
+  mt_info("ranks: %d, nodes: %d; %lld parameters, %lld layers (%s)", run->comm->size, run->comm->nnode,
+          (long long)mt_params_total(&session->model->params), (long long)arch->L, experts);
   const struct mt_part *share = &run->step->batch.share;
   int64_t least = INT64_MAX, most = 0;
   for (int r = 0; r < share->nrank; r++) {
@@ -267,13 +270,15 @@ static void log_step(struct run *run, const struct mt_step_result *result)
   if (nmoe && run->config->moe.capacity_factor > 0)
     snprintf(dropped, sizeof dropped, "  dropped %.1f%%",
              100.0 * (double)result->dropped / ((double)result->tokens * nmoe * (double)run->session.model->arch.K));
-  char parts[48] = "";
-  if (nmoe)
+  char parts[48] = "", most_loaded[32] = "";
+  if (nmoe) {
     snprintf(parts, sizeof parts, "  ce %.4f  aux %.3f", result->ce, result->aux);
-  mt_info("step %*lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  %.0f tok/s  load %.2f%s%s%s",
+    snprintf(most_loaded, sizeof most_loaded, "  load %.2f", most);
+  }
+  mt_info("step %*lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  %.0f tok/s%s%s%s%s",
           (int)snprintf(NULL, 0, "%lld", (long long)run->config->train.steps), (long long)progress->step,
           (long long)run->config->train.steps, result->loss, parts, result->lr, result->grad_norm,
-          (double)result->tokens / result->step_s, most, dropped, result->updated ? "" : "  NOT UPDATED", left);
+          (double)result->tokens / result->step_s, most_loaded, dropped, result->updated ? "" : "  NOT UPDATED", left);
 }
 
 /* What was adopted behind the step just logged. Predictions are of the MoE layers behind their gates, as is what was measured
