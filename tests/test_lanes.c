@@ -1,6 +1,7 @@
 /* Schedules: the same bits whatever overlaps, equal results to rounding however tokens are cut, lanes that really run
  * beside each other, and shared gradients that travel before the backward pass is over, but not before they are
  * complete. ranks: 1 2 3 4 7 */
+#include "experts/sizes.h"
 #include "model_case.h"
 #include "test.h"
 #include <math.h>
@@ -218,6 +219,8 @@ START_TEST(test_pieces_travel)
   snprintf(text, sizeof text, "schedule.policy=%s", policies[_i / 2]);
   struct model_case *c = model_case_open(_i % 2 ? "gpt2-odd" : "mixtral-odd", ragged(), "cpu", 1, 0, 1, 2,
                                          (const char *[]){text, "train.micro_batch=1"});
+  if (size() > 1)
+    ck_assert_int_eq(c->model->shared.nitem, MT_SHARED_BLOCKS); /* so that a piece has an owner on every rank */
   slow_devices(c);
   mt_step_run(c->step, 1, 0);
   int64_t x[3] = {too_early(c->step), disorder(c->step), 0}, all = 0, early = 0, exchange = 0;
@@ -249,6 +252,7 @@ int main(int argc, char **argv)
 {
   int provided;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+  mt_sizes_least_piece = 64; /* small models in blocks too */
   Suite *suite = suite_create("lanes");
   TCase *tests = tcase_create("lanes");
   tcase_set_timeout(tests, 0);

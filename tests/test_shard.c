@@ -256,7 +256,7 @@ static void check_unshard(struct bench *b, const struct mt_layout *layout, int v
   wrong = 0;
   for (int64_t k = 0, first = 0, end; k < RANGES; k++, first = end) {
     end = k == RANGES - 1 ? b->length : first + (int64_t)roll(&dice, (int)(b->length - first) + 1); /* some are empty */
-    mt_tree_unshard_range(b->tree, first, end, piece, slot, b->stride);
+    mt_tree_unshard_range(b->tree, first, end, 0, piece, slot, b->stride);
     for (int j = 0; j < b->nslot; j++)
       for (int64_t i = 0; i < b->stride; i++)
         wrong += slot[j * b->stride + i] !=
@@ -364,7 +364,7 @@ static void check_ranges(struct bench *b, const struct mt_layout *layout, int ve
     for (int j = 0; j < b->nslot; j++)
       for (int64_t i = first; i < end; i++)
         slot[j * b->stride + i] = gradient(version, layout->slot_first[me] + j, i);
-    mt_tree_reshard_range(b->tree, first, end, piece, slot, b->stride);
+    mt_tree_reshard_range(b->tree, first, end, 0, piece, slot, b->stride);
     for (int j = 0; j < b->nslot; j++)
       for (int64_t i = first; i < end; i++)
         slot[j * b->stride + i] = GAP;

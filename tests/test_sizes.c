@@ -60,6 +60,22 @@ static struct mt_cluster *made_up(const char *nodes, const int64_t *rooms, int64
   return cluster;
 }
 
+/* Blocks divide the shared vector, pieces of them are not small, and one rank needs none. */
+START_TEST(test_blocks)
+{
+  for (int64_t length = 16 * MT_SHARED_BLOCKS; length < 1 << 26; length *= 2)
+    for (int P = 1; P < 3000; P = P * 3 / 2 + 1) {
+      const int n = mt_sizes_blocks(&(struct mt_params){.shared_length = length}, &(struct mt_comm){.size = P});
+      ck_assert_int_ge(n, 1);
+      ck_assert_int_eq(length % n, 0);
+      ck_assert(n == 1 || length * 4 / n / P >= mt_sizes_least_piece);
+      ck_assert_int_le(n, P == 1 ? 1 : MT_SHARED_BLOCKS);
+      if (P > 1 && length * 4 / P / MT_SHARED_BLOCKS >= mt_sizes_least_piece)
+        ck_assert_int_eq(n, MT_SHARED_BLOCKS);
+    }
+}
+END_TEST
+
 START_TEST(test_weights)
 {
   struct mt_cluster *cluster = made_up(cases[_i].nodes, cases[_i].room, cases[_i].net, cases[_i].self);
@@ -121,6 +137,7 @@ int main(void)
 {
   Suite *suite = suite_create("sizes");
   TCase *tests = tcase_create("sizes");
+  tcase_add_test(tests, test_blocks);
   tcase_add_loop_test(tests, test_weights, 0, sizeof cases / sizeof *cases);
   tcase_add_test(tests, test_fit);
   tcase_add_test(tests, test_refused);

@@ -62,6 +62,19 @@ struct mt_layout *mt_layout_new(const struct mt_cluster *cluster, int nexpert, c
   return layout;
 }
 
+struct mt_layout *mt_layout_everywhere(const struct mt_cluster *cluster, int n)
+{
+  int *slots = MT_NEW(MT_TAG_PLAN, int, cluster->nplace);
+  for (int r = 0; r < cluster->nplace; r++)
+    slots[r] = n;
+  struct mt_layout *layout = mt_layout_new(cluster, n, slots);
+  for (int s = 0; s < cluster->nplace * n; s++)
+    layout->slot_expert[s] = s % n;
+  mt_layout_index(layout, cluster, 1);
+  mt_free(slots);
+  return layout;
+}
+
 void mt_layout_free(struct mt_layout *layout)
 {
   if (!layout)

@@ -28,6 +28,8 @@ enum mt_status mt_layout_slots(const char *text, int nexpert, int nrank, int *sl
 void mt_layout_static(int *slot_expert, int nexpert, int nslot);
 /* Space for a layout of these slots, with the static contents. The caller frees. */
 struct mt_layout *mt_layout_new(const struct mt_cluster *cluster, int nexpert, const int *slots);
+/* n vectors, each in one slot on every rank, in their order. Local; the caller frees. */
+struct mt_layout *mt_layout_everywhere(const struct mt_cluster *cluster, int n);
 void mt_layout_free(struct mt_layout *layout);
 /* Recomputes the derived arrays after slot_expert was written, and sets the revision. No allocation. */
 void mt_layout_index(struct mt_layout *layout, const struct mt_cluster *cluster, int64_t revision);

@@ -24,10 +24,12 @@ struct mt_param {
   float fill;
 };
 
+enum { MT_SHARED_BLOCKS = 16 }; /* most blocks of the shared vector: see sizes.h */
+
 struct mt_params {
   int n, capacity;
   struct mt_param *param; /* [n], owned */
-  int64_t shared_length;  /* elements of the shared vector, gaps included (gaps stay zero) */
+  int64_t shared_length;  /* elements of the shared vector, gaps included (gaps stay zero); a multiple of MT_SHARED_BLOCKS */
   int64_t expert_length;  /* elements of an expert's vector, gaps included */
   int64_t in_w, in_b, out_w, out_b; /* where an expert's tensors begin in it; biases: -1 = none */
   int nmoe, nexpert;      /* MoE layers, experts a layer */

@@ -103,10 +103,20 @@ int mt_sizes(const struct mt_config *config, const struct mt_params *params, con
   return any && uneven;
 }
 
+int64_t mt_sizes_least_piece = 8 << 10;
+
+int mt_sizes_blocks(const struct mt_params *params, const struct mt_comm *comm)
+{
+  int n = MT_SHARED_BLOCKS;
+  while (n > 1 && params->shared_length * 4 / n / comm->size < mt_sizes_least_piece)
+    n /= 2;
+  return comm->size > 1 ? n : 1;
+}
+
 struct mt_cut mt_sizes_shared(const struct mt_config *config, const struct mt_params *params, const struct mt_comm *comm)
 {
   int64_t *weight = MT_NEW(MT_TAG_PLAN, int64_t, comm->size);
-  struct mt_cut cut = mt_cut_full(comm, params->shared_length, mt_sizes(config, params, comm->cluster, weight) ? weight : NULL);
+  struct mt_cut cut = mt_cut_full(comm, params->shared_length / mt_sizes_blocks(params, comm), mt_sizes(config, params, comm->cluster, weight) ? weight : NULL);
   mt_free(weight);
   return cut;
 }

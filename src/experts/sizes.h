@@ -24,7 +24,12 @@
 enum mt_status mt_sizes_check(const struct mt_config *config, const struct mt_cluster *cluster);
 /* weight[P] of the ranks; returns 0 if all are the same. parallel.slots must fit the cluster. Local and pure. */
 int mt_sizes(const struct mt_config *config, const struct mt_params *params, const struct mt_cluster *cluster, int64_t *weight);
-/* The shared parameters' cut over all ranks, and the experts' as parallel.sharding says (see mt_cut_experts), both with these
+/* The shared vector is cut over the ranks in blocks, so that what is a part of it, a layer's say, has an owner everywhere, and
+ * not one rank sends or receives all of it: so many, 1 where blocks would be small. They divide its length. Pure. */
+/* Bytes below which a rank's piece of a block would be small; tests make it smaller. */
+extern int64_t mt_sizes_least_piece;
+int mt_sizes_blocks(const struct mt_params *params, const struct mt_comm *comm);
+/* A block's cut over all ranks, and the experts' as parallel.sharding says (see mt_cut_experts), both with these
  * weights. Local, the same on all ranks. */
 struct mt_cut mt_sizes_shared(const struct mt_config *config, const struct mt_params *params, const struct mt_comm *comm);
 struct mt_cut mt_sizes_experts(const struct mt_config *config, const struct mt_params *params, const struct mt_comm *comm,

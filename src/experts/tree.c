@@ -323,19 +323,20 @@ static int64_t piece_at(const struct mt_tree *tree, int item)
 #define EACH(tree, name, hop) \
   const struct hop *hop = (tree)->now->list[name].hop; hop < (tree)->now->list[name].hop + (tree)->now->list[name].n; hop++
 
-/* Elements [first, end) of each vector. */
+/* Elements [first, end), where element i of vector v counts as number v * period + i. */
 struct range {
-  int64_t first, end;
+  int64_t first, end, period;
 };
-static const struct range all = {0, INT64_MAX};
+static const struct range all = {0, INT64_MAX, 0};
 
 /* What of a hop is in a range: both sides of a message cut it alike, and what is empty is not sent. */
 static struct hop within(struct range range, const struct hop *hop)
 {
   struct hop part = *hop;
+  const int64_t before = hop->item * range.period;
   int64_t end = hop->first + hop->count;
-  part.first = range.first > hop->first ? range.first : hop->first;
-  end = range.end < end ? range.end : end;
+  part.first = range.first - before > hop->first ? range.first - before : hop->first;
+  end = range.end - before < end ? range.end - before : end;
   part.count = end > part.first ? end - part.first : 0;
   part.place.offset += part.first - hop->first;
   return part;
@@ -400,10 +401,11 @@ void mt_tree_unshard_intra(struct mt_tree *tree, float *slot, int64_t stride)
   unshard_intra(tree, all, slot, stride);
 }
 
-void mt_tree_unshard_range(struct mt_tree *tree, int64_t first, int64_t end, const float *piece, float *slot, int64_t stride)
+void mt_tree_unshard_range(struct mt_tree *tree, int64_t first, int64_t end, int64_t period, const float *piece,
+                           float *slot, int64_t stride)
 {
-  unshard_inter(tree, (struct range){first, end}, piece, slot, stride);
-  unshard_intra(tree, (struct range){first, end}, slot, stride);
+  unshard_inter(tree, (struct range){first, end, period}, piece, slot, stride);
+  unshard_intra(tree, (struct range){first, end, period}, slot, stride);
 }
 
 static void reshard_intra(struct mt_tree *tree, struct range range, float *slot, int64_t stride)
@@ -455,10 +457,11 @@ void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int6
   reshard_inter(tree, all, piece, slot, stride);
 }
 
-void mt_tree_reshard_range(struct mt_tree *tree, int64_t first, int64_t end, float *piece, float *slot, int64_t stride)
+void mt_tree_reshard_range(struct mt_tree *tree, int64_t first, int64_t end, int64_t period, float *piece, float *slot,
+                           int64_t stride)
 {
-  reshard_intra(tree, (struct range){first, end}, slot, stride);
-  reshard_inter(tree, (struct range){first, end}, piece, slot, stride);
+  reshard_intra(tree, (struct range){first, end, period}, slot, stride);
+  reshard_inter(tree, (struct range){first, end, period}, piece, slot, stride);
 }
 
 int64_t mt_tree_unshard_bytes(const struct mt_tree *tree, enum mt_level level)

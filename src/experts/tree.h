@@ -29,16 +29,18 @@ void mt_tree_plan(struct mt_tree *tree, int which, const struct mt_layout *layou
  * to home), then within the node. */
 void mt_tree_unshard_inter(struct mt_tree *tree, const float *piece, float *slot, int64_t stride);
 void mt_tree_unshard_intra(struct mt_tree *tree, float *slot, int64_t stride);
-/* Both stages for elements [first, end) of every vector alone. */
-void mt_tree_unshard_range(struct mt_tree *tree, int64_t first, int64_t end, const float *piece, float *slot, int64_t stride);
+/* Both stages for a range alone: elements [first, end), where element i of vector v counts as number v * period + i. */
+void mt_tree_unshard_range(struct mt_tree *tree, int64_t first, int64_t end, int64_t period, const float *piece, float *slot,
+                           int64_t stride);
 /* pieces += the sum of the gradients in all slots of the expert, by (rank, slot) within a node, then by node; slot's contents
  * are used up. Where a slot is the piece itself and the expert has no other slot, nothing happens. Collective in effect; no
  * allocation. */
 void mt_tree_reshard_intra(struct mt_tree *tree, float *slot, int64_t stride);
 void mt_tree_reshard_inter(struct mt_tree *tree, float *piece, float *slot, int64_t stride);
-/* Both stages for elements [first, end) of every vector alone: their sums have the same bits whatever the ranges, and nothing
+/* Both stages for such a range alone: the sums have the same bits whatever the ranges, and nothing
  * else of slots and pieces is read or written, so that it may be in use. Collective in effect; no allocation. */
-void mt_tree_reshard_range(struct mt_tree *tree, int64_t first, int64_t end, float *piece, float *slot, int64_t stride);
+void mt_tree_reshard_range(struct mt_tree *tree, int64_t first, int64_t end, int64_t period, float *piece, float *slot,
+                           int64_t stride);
 /* Bytes this rank sends per unshard (tests and costs). */
 int64_t mt_tree_unshard_bytes(const struct mt_tree *tree, enum mt_level level);
 /* Bytes of staging that this rank's plans have needed so far (forecasts). */

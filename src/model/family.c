@@ -125,7 +125,8 @@ void mt_family_build(const struct mt_config *config, struct mt_arch *arch, struc
     gpt2(arch, params, (float)config->model.initializer_range);
   else
     mixtral(arch, params, (float)config->model.initializer_range, config->model.family == MT_FAMILY_QWEN);
-  /* vectors of one kind lie side by side, each aligned */
-  params->shared_length = (params->shared_length + 15) & ~(int64_t)15;
+  /* vectors of one kind lie side by side, each aligned, as are blocks of the shared one */
+  const int64_t blocks = 16 * MT_SHARED_BLOCKS;
+  params->shared_length = (params->shared_length + blocks - 1) / blocks * blocks;
   params->expert_length = (params->expert_length + 15) & ~(int64_t)15;
 }

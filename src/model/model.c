@@ -129,11 +129,10 @@ enum mt_status mt_model_new(struct mt_comm *comm, struct mt_device *device, cons
       return status;
     }
   }
-  int one[comm->size];
-  for (int r = 0; r < comm->size; r++)
-    one[r] = 1;
-  model->everywhere = mt_layout_new(comm->cluster, 1, one);
-  model->shared = mt_shard_new(comm, 1, model->params.shared_length, mt_sizes_shared(config, &model->params, comm), training);
+  const int blocks = mt_sizes_blocks(&model->params, comm);
+  model->everywhere = mt_layout_everywhere(comm->cluster, blocks);
+  model->shared = mt_shard_new(comm, blocks, model->params.shared_length / blocks, mt_sizes_shared(config, &model->params, comm),
+                               training);
   model->tree = mt_tree_new(comm, device, &model->shared.cut, 1);
   mt_tree_plan(model->tree, 0, model->everywhere);
   weights_new(model, training);
@@ -242,14 +241,16 @@ void mt_model_pieces(struct mt_model *model,
 {
   for (int i = 0; i < model->params.n; i++) {
     const struct mt_param *row = &model->params.param[i];
-    const int shared = row->scope == MT_SCOPE_SHARED, copies = shared ? 1 : model->params.nexpert;
+    const int shared = row->scope == MT_SCOPE_SHARED;
     struct mt_shard *shard = shared ? &model->shared : &model->moe->shard;
+    const int copies = shared ? (int)shard->nitem : model->params.nexpert; /* blocks of one vector; vectors */
     for (int e = 0; e < copies; e++) {
-      int64_t item = shared ? 0 : (int64_t)row->moe * copies + e, first, count = mt_shard_piece(shard, item, &first);
+      int64_t item = shared ? e : (int64_t)row->moe * copies + e, first, count = mt_shard_piece(shard, item, &first);
+      first += shared ? item * shard->length : 0;
       int64_t from = row->offset > first ? row->offset : first;
       int64_t end = row->offset + row->count < first + count ? row->offset + row->count : first + count;
       if (end > from)
-        f(self, row, e, from - row->offset, shard, mt_shard_at(shard, item) + from - first, end - from);
+        f(self, row, shared ? 0 : e, from - row->offset, shard, mt_shard_at(shard, item) + from - first, end - from);
     }
   }
 }
@@ -283,7 +284,8 @@ void mt_model_publish_range(struct mt_model *model, int64_t first, int64_t end)
   const int64_t n = end - first;
   float *weight = model->weight + first;
   device->ops->sync(device, MT_DEV_MATH);
-  mt_tree_unshard_range(model->tree, first, end, model->shared.master, model->wire_weight, 0);
+  mt_tree_unshard_range(model->tree, first, end, model->shared.length, model->shared.master, model->wire_weight,
+                        model->shared.length);
   if (model->weight != model->wire_weight)
     device->ops->copy(device, MT_DEV_MATH, weight, model->wire_weight + first, n * 4);
   if (!model->rounded)
@@ -317,6 +319,7 @@ void mt_model_reduce(struct mt_model *model, int64_t first, int64_t end)
   if (model->grad != model->wire_grad)
     device->ops->copy(device, MT_DEV_MATH, model->wire_grad + first, grad, bytes);
   device->ops->sync(device, MT_DEV_MATH);
-  mt_tree_reshard_range(model->tree, first, end, model->shared.grad, model->wire_grad, 0);
+  mt_tree_reshard_range(model->tree, first, end, model->shared.length, model->shared.grad, model->wire_grad,
+                        model->shared.length);
   device->ops->zero(device, MT_DEV_MATH, grad, bytes);
 }

@@ -61,8 +61,8 @@ struct mt_model {
   struct mt_arch arch;
   struct mt_params params;
   struct mt_moe *moe;                   /* NULL for a dense model */
-  struct mt_shard shared;               /* one vector: all shared parameters */
-  struct mt_layout *everywhere;         /* the shared vector's layout: one slot on every rank */
+  struct mt_shard shared;               /* one vector: all shared parameters; its blocks, each cut over all ranks */
+  struct mt_layout *everywhere;         /* the blocks' layout: each in one slot on every rank, so that slots are the vector */
   struct mt_tree *tree;
   float *wire_weight, *wire_grad;       /* wire [shared_length]: what travels */
   float *weight, *grad;                 /* device [shared_length]: norms' and routers' weights; gradients. On a CPU the same */

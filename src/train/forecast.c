@@ -170,12 +170,10 @@ static enum mt_status forecast(const struct mt_config *config, const struct mt_c
     return status;
   }
   struct mt_cut cut = mt_sizes_shared(config, &params, &comm);
-  bytes[MT_TAG_PARAM] += 8 * (double)params.shared_length + 4 * (double)cut.before[1];
-  bytes[MT_TAG_OPTIMIZER] += 12 * (double)cut.before[1];
-  int one[comm.size];
-  for (int r = 0; r < comm.size; r++)
-    one[r] = 1;
-  struct mt_layout *everywhere = mt_layout_new(cluster, 1, one);
+  const int blocks = mt_sizes_blocks(&params, &comm);
+  bytes[MT_TAG_PARAM] += 8 * (double)params.shared_length + 4 * (double)cut.before[1] * blocks;
+  bytes[MT_TAG_OPTIMIZER] += 12 * (double)cut.before[1] * blocks;
+  struct mt_layout *everywhere = mt_layout_everywhere(cluster, blocks);
   bytes[MT_TAG_COMM] += tree_staging(everywhere, &comm, &cut);
   mt_layout_free(everywhere);
   mt_cut_free(&cut);
