@@ -68,6 +68,13 @@ steps = 6
 global_batch = 16
 micro_batch = 1
 lr = 0.003
+[parallel]
+shares = even
+shard_sizes = even
+layout = static
+sharding = full
+[schedule]
+degree = 1
 [checkpoint]
 resume = never
 INI
