@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -74,6 +75,14 @@ void mt_runlog_close(struct mt_runlog *log)
   mt_free(log);
 }
 
+/* One warning for the run, whatever of its folder cannot be written. */
+static void warn_once(struct mt_runlog *log, const char *path, const char *cause, const char *effect)
+{
+  if (!log->warned)
+    mt_warn("%s: cannot write: %s%s", path, cause, effect);
+  log->warned = 1;
+}
+
 void mt_runlog_write(struct mt_runlog *log, mt_json *object)
 {
   if (!log) {
@@ -89,12 +98,23 @@ void mt_runlog_write(struct mt_runlog *log, mt_json *object)
   while (written < 0 && errno == EINTR);
   if (written > 0)
     log->unfinished = line[written - 1] != '\n';
-  if (written != (ssize_t)length && !log->warned) {
-    log->warned = 1;
-    mt_warn("%s: cannot write: %s; lines will be missing", log->path,
-            written < 0 ? strerror(errno) : "the disk is full");
-  }
+  if (written != (ssize_t)length)
+    warn_once(log, log->path, written < 0 ? strerror(errno) : "the disk is full", "; lines will be missing");
   mt_free(line);
   mt_free(text);
   mt_json_free(object);
+}
+
+void mt_runlog_put(struct mt_runlog *log, const char *name, const char *text)
+{
+  if (!log)
+    return;
+  const char *slash = strrchr(log->path, '/');
+  char *path = mt_format("%.*s/%s", (int)(slash - log->path), log->path, name);
+  FILE *file = fopen(path, "w");
+  int failed = !file || fputs(text, file) < 0;
+  failed |= file && fclose(file);
+  if (failed)
+    warn_once(log, path, strerror(errno), "");
+  mt_free(path);
 }

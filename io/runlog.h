@@ -14,5 +14,7 @@ void mt_runlog_close(struct mt_runlog *log);
 /* Writes one line in one write: takes (and frees) the object, whose first key is "event". A write that fails is one
  * warning for the run; training goes on. Local. */
 void mt_runlog_write(struct mt_runlog *log, mt_json *object);
+/* Writes a file of this name beside the log, anew. What cannot be written shares that warning. Local. */
+void mt_runlog_put(struct mt_runlog *log, const char *name, const char *text);
 
 #endif

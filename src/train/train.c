@@ -170,17 +170,12 @@ static void write_cluster(const struct run *run)
 {
   if (run->comm->rank != 0)
     return;
-  char *path = mt_format("%s/cluster.json", run->config->log.dir);
   mt_json *json = mt_cluster_to_json(run->comm->cluster);
-  char *text = mt_json_print(json, 2);
-  FILE *file = fopen(path, "w");
-  int failed = !file || fputs(text, file) < 0 || fputc('\n', file) < 0;
-  failed |= file && fclose(file);
-  if (failed)
-    mt_warn("%s: cannot be written: %s", path, strerror(errno));
+  char *text = mt_json_print(json, 2), *line = mt_format("%s\n", text);
+  mt_runlog_put(run->log, "cluster.json", line);
+  mt_free(line);
   mt_free(text);
   mt_json_free(json);
-  mt_free(path);
 }
 
 /* Other data under the same names go unnoticed otherwise. One rank looks. */
