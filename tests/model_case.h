@@ -9,6 +9,10 @@
 #include "train/step.h"
 #include "vectors.h"
 
+/* Ranks of the test, and pretend nodes of unequal size for so many: MOTLEY_NODES. Local. */
+int model_case_ranks(void);
+const char *model_case_ragged(void);
+
 struct model_case {
   struct vectors *vectors;
   struct mt_comm *comm;

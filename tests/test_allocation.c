@@ -18,14 +18,6 @@ struct run {
   int64_t bytes;                /* by which memory in use changed where nothing grew */
 };
 
-static const char *ragged(void)
-{
-  static const char *const nodes[8] = {NULL, "1", "1,1", "1,2", "1,3", NULL, NULL, "2,1,4"};
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  return nodes[n];
-}
-
 static struct run run(const char *name, const char *nodes, int n, const char *const *overrides)
 {
   struct model_case *c = model_case_open(name, nodes, "cpu", 2, 1, 1, n, overrides);
@@ -75,12 +67,12 @@ enum { NVARIANT = sizeof variants / sizeof *variants };
 START_TEST(test_only_growths)
 {
   const char *name = _i % 2 ? "gpt2" : "mixtral";
-  struct run r = run(name, ragged(), variants[_i / 2].n, variants[_i / 2].override);
+  struct run r = run(name, model_case_ragged(), variants[_i / 2].n, variants[_i / 2].override);
   ck_assert_msg(r.besides == 0, "%s, %s: %lld allocations, %lld growths", name, variants[_i / 2].override[0],
                 (long long)r.allocations, (long long)r.growths);
   ck_assert_int_ge(r.reported, r.growths); /* steps report the most of any rank */
   ck_assert_int_eq(r.bytes, 0);
-  if (_i / 2 == NVARIANT - 1 && ragged() != NULL && strcmp(ragged(), "1"))
+  if (_i / 2 == NVARIANT - 1 && model_case_ragged() != NULL && strcmp(model_case_ragged(), "1"))
     ck_assert_int_gt(r.growths, 0);
 }
 END_TEST
@@ -91,7 +83,7 @@ START_TEST(test_balanced)
   const int n = variants[_i / 2].n;
   for (int i = 0; i < n; i++)
     all[i + 1] = variants[_i / 2].override[i];
-  struct run r = run(name, ragged(), n + 1, all);
+  struct run r = run(name, model_case_ragged(), n + 1, all);
   ck_assert_int_eq(r.allocations, 0);
   ck_assert_int_eq(r.growths, 0);
   ck_assert_int_eq(r.reported, 0);
@@ -106,7 +98,7 @@ START_TEST(test_pieces)
   mt_comm_piece = 256;
   for (int exchange = 0; exchange < 2; exchange++) {
     struct run r =
-        run("gpt2", ragged(), 4,
+        run("gpt2", model_case_ragged(), 4,
             (const char *[]){"train.micro_batch=1", "parallel.slots=5", "parallel.layout=random",
                              exchange ? "parallel.exchange=pairwise" : "parallel.exchange=hierarchical"});
     ck_assert_msg(r.besides == 0, "%lld allocations, %lld growths", (long long)r.allocations,

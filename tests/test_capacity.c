@@ -80,14 +80,6 @@ START_TEST(test_keep)
 }
 END_TEST
 
-static const char *ragged(void)
-{
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  static const char *const nodes[5] = {NULL, "1", "1,1", "1,2", "1,3"};
-  return nodes[n];
-}
-
 START_TEST(test_never_reached)
 {
   static const char *const names[2] = {"mixtral", "gpt2-odd"};
@@ -95,7 +87,7 @@ START_TEST(test_never_reached)
   for (int i = 0; i < 3; i++) {
     const char *factor[3] = {"moe.capacity_factor=0", "moe.capacity_factor=1e300",
                              "moe.capacity_factor=2.5"}; /* T rows */
-    struct model_case *c = model_case_open(names[_i], ragged(), "cpu", 1, 0, 0, 2,
+    struct model_case *c = model_case_open(names[_i], model_case_ragged(), "cpu", 1, 0, 0, 2,
                                            (const char *[]){factor[i], "train.micro_batch=2"});
     const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
     ck_assert_int_eq(result->dropped, 0);
@@ -124,7 +116,7 @@ struct outcome {
 static struct outcome outcome(const char *name, int router_zero, const char *factor, const char *micro,
                               const char *slots)
 {
-  struct model_case *c = model_case_open(name, ragged(), "cpu", 1, 0, 0, 4,
+  struct model_case *c = model_case_open(name, model_case_ragged(), "cpu", 1, 0, 0, 4,
                                          (const char *[]){factor, micro, slots, "parallel.layout=random"});
   if (router_zero) {
     mt_model_pieces(c->model, zero_router, NULL);

@@ -15,23 +15,10 @@
 
 enum { STEPS = 2, MOST = 7 };
 
-static int size(void)
-{
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  return n;
-}
-
-static const char *ragged(void)
-{
-  static const char *const nodes[8] = {NULL, "1", "1,1", "1,2", "1,3", "2,3", "3,1,2", "2,1,4"};
-  return nodes[size()];
-}
-
 /* The curve's many tokens, where a file has one. */
 static struct model_case *open_case(const char *name, int n, const char *const *override)
 {
-  return model_case_open(name, ragged(), "cpu", 1, !strstr(name, "-odd"), 1, n, override);
+  return model_case_open(name, model_case_ragged(), "cpu", 1, !strstr(name, "-odd"), 1, n, override);
 }
 
 /* ---- what a run comes to ---- */

@@ -11,23 +11,11 @@
 
 enum { LIMIT = 8 };
 
-static int size(void)
-{
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  return n;
-}
-
 static int rank(void)
 {
   int r;
   MPI_Comm_rank(MPI_COMM_WORLD, &r);
   return r;
-}
-
-static const char *ragged(void)
-{
-  return size() == 3 ? "1,2" : "1";
 }
 
 /* One step, by `plan` unless that is NULL; returns the hash of the gradients. `device` is this rank's. *worst_error, if
@@ -38,7 +26,7 @@ static uint32_t one_step(const char *name, const char *device, double bound, dou
   const char *all[LIMIT] = {"moe.aux_scope=sequence"};
   for (int i = 0; i < n; i++)
     all[i + 1] = overrides[i];
-  struct model_case *c = model_case_open(name, ragged(), device, 1, 0, 0, n + 1, all);
+  struct model_case *c = model_case_open(name, model_case_ragged(), device, 1, 0, 0, n + 1, all);
   if (plan) {
     mt_step_follow(c->step, &(struct mt_course){.plan = *plan});
     model_case_without_update(c->step); /* as model_case_open leaves it out */
@@ -46,10 +34,10 @@ static uint32_t one_step(const char *name, const char *device, double bound, dou
   const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
   double want = vectors_scalar(c->vectors, "sequence/loss");
   ck_assert_msg(fabs(result->loss - want) <= bound * fabs(want), "%s on %d ranks (%s, %s): loss is %.9g, expected %.9g",
-                name, size(), device, n ? overrides[0] : "", result->loss, want);
+                name, model_case_ranks(), device, n ? overrides[0] : "", result->loss, want);
   const char *worst;
   double error = model_case_gradient_error(c, "sequence", &worst);
-  ck_assert_msg(worst_error || error <= bound, "%s on %d ranks (%s, %s): gradient of %s is off by %.3g", name, size(),
+  ck_assert_msg(worst_error || error <= bound, "%s on %d ranks (%s, %s): gradient of %s is off by %.3g", name, model_case_ranks(),
                 device, n ? overrides[0] : "", worst, error);
   ck_assert_msg(bound < 1e-3 || error > 1e-4, "%s: nothing was rounded (error %.3g)", name, error);
   if (worst_error)
@@ -119,7 +107,7 @@ START_TEST(test_mixed)
   check_case(name, mine, 1e-5, 3,
              (const char *[]){"parallel.layout=random", "parallel.slots=5", "train.micro_batch=1"});
   check_case(name, mine, 1e-5, 2,
-             (const char *[]){"parallel.sharding=node", size() == 3 ? "parallel.shares=2,0,1" : "parallel.shares=1"});
+             (const char *[]){"parallel.sharding=node", model_case_ranks() == 3 ? "parallel.shares=2,0,1" : "parallel.shares=1"});
 }
 END_TEST
 
@@ -145,7 +133,7 @@ START_TEST(test_logits)
   for (int i = 0; i < MODEL_CASES; i++)
     for (int half = 0; half < 2; half++) {
       struct model_case *c =
-          model_case_open(model_case_names[i], ragged(), half ? "emulated-bf16" : "emulated", 1, 0, 0, 0, NULL);
+          model_case_open(model_case_names[i], model_case_ragged(), half ? "emulated-bf16" : "emulated", 1, 0, 0, 0, NULL);
       mt_step_run(c->step, 1, 0);
       double error = model_case_logits_error(c);
       ck_assert_msg(error <= (half ? 2e-2 : 1e-5), "%s: logits are off by %.3g", model_case_names[i], error);
@@ -157,7 +145,7 @@ END_TEST
 /* Five steps of AdamW: loss and weights as on CPUs alone. */
 static void run_steps(const char *name, const char *device, double *loss, uint32_t *hash)
 {
-  struct model_case *c = model_case_open(name, ragged(), device, 1, 1, 1, 1, (const char *[]){"train.micro_batch=2"});
+  struct model_case *c = model_case_open(name, model_case_ragged(), device, 1, 1, 1, 1, (const char *[]){"train.micro_batch=2"});
   for (int64_t s = 1; s <= 5; s++)
     loss[s - 1] = mt_step_run(c->step, s, (s - 1) * c->B)->loss;
   *hash = model_case_hash(c, 1);

@@ -13,19 +13,6 @@
 
 enum { STEPS = 3, MOST = 4, POLICIES = 6 };
 
-static int size(void)
-{
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  return n;
-}
-
-static const char *ragged(void)
-{
-  static const char *const nodes[8] = {NULL, "1", "1,1", "1,2", "1,3", "2,3", "3,1,2", "2,1,4"};
-  return nodes[size()];
-}
-
 /* The model's steps as they are planned where devices are so slow that the wire has time for gradients. */
 static void slow_devices(struct model_case *c)
 {
@@ -54,7 +41,7 @@ static struct outcome run(const char *name, const char *policy, const char *degr
   int n = 3 + (sizes != NULL);
   for (int i = 0; i < MOST && more[i]; i++)
     override[n++] = more[i];
-  struct model_case *c = model_case_open(name, ragged(), "cpu", 1, !strstr(name, "odd"), 1, n, override);
+  struct model_case *c = model_case_open(name, model_case_ragged(), "cpu", 1, !strstr(name, "odd"), 1, n, override);
   struct outcome outcome = {0};
   slow_devices(c);
   for (int64_t step = 1; step <= STEPS; step++) {
@@ -67,7 +54,7 @@ static struct outcome run(const char *name, const char *policy, const char *degr
   }
   outcome.gradients = model_case_hash(c, 0);
   outcome.weights = model_case_hash(c, 1);
-  if (size() > 1 && strcmp(policy, "sequential") && strcmp(policy, "auto")) {
+  if (model_case_ranks() > 1 && strcmp(policy, "sequential") && strcmp(policy, "auto")) {
     ck_assert_ptr_nonnull(c->step->executor);
     ck_assert_int_eq(c->step->course.plan.degree[0], atoi(degree + strlen("schedule.degree=")));
   }
@@ -97,7 +84,7 @@ START_TEST(test_same_bits)
   static const char *const uneven[8] = {
       NULL, NULL, "parallel.shard_sizes=0,1",          "parallel.shard_sizes=2,0,5", "parallel.shard_sizes=1,0,0,3",
       NULL, NULL, "parallel.shard_sizes=3,0,1,0,7,2,1"};
-  const char *sizes = cases[_i].uneven ? uneven[size()] : NULL;
+  const char *sizes = cases[_i].uneven ? uneven[model_case_ranks()] : NULL;
   struct outcome whole = {0};
   for (int i = 0; i < 2; i++) {
     const char *degree = i ? "schedule.degree=3" : "schedule.degree=1";
@@ -169,7 +156,7 @@ static int64_t disorder(const struct mt_step *step)
 
 START_TEST(test_overlap)
 {
-  struct model_case *c = model_case_open("mixtral", ragged(), "cpu", 1, 1, 1, 2,
+  struct model_case *c = model_case_open("mixtral", model_case_ragged(), "cpu", 1, 1, 1, 2,
                                          (const char *[]){"schedule.policy=tutel", "schedule.degree=4"});
   int64_t x[2] = {0};
   for (int64_t step = 1; step <= 5; step++) {
@@ -180,7 +167,7 @@ START_TEST(test_overlap)
   mt_max_int(c->comm, x, 2);
   model_case_close(c);
   ck_assert_int_eq(x[1], 0);
-  if (size() > 1)
+  if (model_case_ranks() > 1)
     ck_assert_int_gt(x[0], 0);
 }
 END_TEST
@@ -217,9 +204,9 @@ START_TEST(test_pieces_travel)
   static const char *const policies[] = {"tutel-gar", "fsmoe", "fsmoe-one", "laer", "mast"};
   char text[32];
   snprintf(text, sizeof text, "schedule.policy=%s", policies[_i / 2]);
-  struct model_case *c = model_case_open(_i % 2 ? "gpt2-odd" : "mixtral-odd", ragged(), "cpu", 1, 0, 1, 2,
+  struct model_case *c = model_case_open(_i % 2 ? "gpt2-odd" : "mixtral-odd", model_case_ragged(), "cpu", 1, 0, 1, 2,
                                          (const char *[]){text, "train.micro_batch=1"});
-  if (size() > 1)
+  if (model_case_ranks() > 1)
     ck_assert_int_eq(c->model->shared.nitem, MT_SHARED_BLOCKS); /* so that a piece has an owner on every rank */
   slow_devices(c);
   mt_step_run(c->step, 1, 0);
@@ -241,7 +228,7 @@ START_TEST(test_pieces_travel)
   ck_assert_int_eq(x[0], 0);
   ck_assert_int_eq(x[1], 0);
   ck_assert_int_eq(x[2], 0);
-  if (size() > 1) {
+  if (model_case_ranks() > 1) {
     ck_assert_int_ge(early, 2);
     ck_assert_int_gt(all, early);
   }

@@ -40,34 +40,20 @@ static uint32_t check_case(const char *name, const char *nodes, const char *devi
   return hash;
 }
 
-static int size(void)
-{
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  return n;
-}
-
-/* Pretend nodes of unequal size for this number of ranks. */
-static const char *ragged(void)
-{
-  static const char *const nodes[8] = {NULL, "1", "1,1", "1,2", "1,3", NULL, NULL, "2,1,4"};
-  return nodes[size()];
-}
-
 START_TEST(test_vectors)
 {
   const char *name = model_case_names[_i];
   check_case(name, NULL, "ref", 1, "sequence", 0, NULL);
   check_case(name, NULL, "cpu", 1, "sequence", 0, NULL);
   check_case(name, NULL, "cpu", 2, "micro_batch", 0, NULL);
-  check_case(name, ragged(), "cpu", 1, "micro_batch", 0, NULL);
+  check_case(name, model_case_ragged(), "cpu", 1, "micro_batch", 0, NULL);
 }
 END_TEST
 
 START_TEST(test_cuts)
 {
   const char *name = model_case_names[_i];
-  check_case(name, ragged(), "cpu", 1, "sequence", 1, (const char *[]){"train.micro_batch=1"});
+  check_case(name, model_case_ragged(), "cpu", 1, "sequence", 1, (const char *[]){"train.micro_batch=1"});
   check_case(name, NULL, "cpu", 1, "sequence", 1, (const char *[]){"train.micro_batch=2"});
 }
 END_TEST
@@ -77,11 +63,11 @@ START_TEST(test_layouts)
   const char *name = model_case_names[_i];
   char uneven[64] = "parallel.slots=5"; /* rank r holds r mod 3 slots, rank 0 the rest that is needed */
   int n = snprintf(uneven, sizeof uneven, "parallel.slots=6");
-  for (int r = 1; r < size(); r++)
+  for (int r = 1; r < model_case_ranks(); r++)
     n += snprintf(uneven + n, sizeof uneven - (size_t)n, ",%d", r % 3);
-  check_case(name, ragged(), "cpu", 1, "sequence", 1, (const char *[]){"parallel.slots=5"});
-  check_case(name, ragged(), "cpu", 1, "sequence", 1, (const char *[]){uneven});
-  check_case(name, ragged(), "cpu", 1, "sequence", 3,
+  check_case(name, model_case_ragged(), "cpu", 1, "sequence", 1, (const char *[]){"parallel.slots=5"});
+  check_case(name, model_case_ragged(), "cpu", 1, "sequence", 1, (const char *[]){uneven});
+  check_case(name, model_case_ragged(), "cpu", 1, "sequence", 3,
              (const char *[]){"parallel.layout=random", "parallel.slots=5", "train.micro_batch=1"});
   check_case(name, NULL, "cpu", 1, "sequence", 3, (const char *[]){"parallel.layout=random", uneven, "train.micro_batch=2"});
 }
@@ -92,10 +78,10 @@ START_TEST(test_sharding)
   const char *name = model_case_names[_i];
   for (int owner = 0; owner < 2; owner++) {
     const char *sharding = owner ? "parallel.sharding=owner" : "parallel.sharding=node";
-    check_case(name, ragged(), "cpu", 1, "sequence", 2, (const char *[]){sharding, "train.micro_batch=1"});
+    check_case(name, model_case_ragged(), "cpu", 1, "sequence", 2, (const char *[]){sharding, "train.micro_batch=1"});
     check_case(name, NULL, "cpu", 1, "sequence", 2, (const char *[]){sharding, "train.micro_batch=2"});
-    check_case(name, ragged(), "cpu", 1, "sequence", 2, (const char *[]){sharding, "parallel.slots=5"});
-    check_case(name, ragged(), "cpu", 1, "sequence", 3, (const char *[]){sharding, "parallel.slots=5", "parallel.layout=random"});
+    check_case(name, model_case_ragged(), "cpu", 1, "sequence", 2, (const char *[]){sharding, "parallel.slots=5"});
+    check_case(name, model_case_ragged(), "cpu", 1, "sequence", 3, (const char *[]){sharding, "parallel.slots=5", "parallel.layout=random"});
   }
 }
 END_TEST
@@ -107,7 +93,7 @@ START_TEST(test_wire)
   uint32_t hash[2];
   for (int i = 0; i < 2; i++) {
     struct model_case *c =
-        model_case_open(name, ragged(), "cpu", 1, 0, 0, 2,
+        model_case_open(name, model_case_ragged(), "cpu", 1, 0, 0, 2,
                         (const char *[]){"parallel.wire=bf16", i ? "parallel.exchange=hierarchical" : "parallel.exchange=pairwise"});
     const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
     const char *worst;
@@ -128,15 +114,15 @@ START_TEST(test_same_bits)
   for (int changing = 0; changing < 2; changing++) {
     const char *layout = changing ? "parallel.layout=random" : "parallel.layout=static";
     uint32_t hash[5] = {
-        check_case(name, ragged(), "cpu", 1, "sequence", 3,
+        check_case(name, model_case_ragged(), "cpu", 1, "sequence", 3,
                    (const char *[]){"parallel.exchange=pairwise", "parallel.slots=5", layout}),
-        check_case(name, ragged(), "cpu", 1, "sequence", 3,
+        check_case(name, model_case_ragged(), "cpu", 1, "sequence", 3,
                    (const char *[]){"parallel.exchange=hierarchical", "parallel.slots=5", layout}),
-        check_case(name, ragged(), "cpu", 2, "sequence", 3,
+        check_case(name, model_case_ragged(), "cpu", 2, "sequence", 3,
                    (const char *[]){"parallel.exchange=pairwise", "parallel.slots=5", layout}),
-        check_case(name, ragged(), "cpu", 3, "sequence", 3,
+        check_case(name, model_case_ragged(), "cpu", 3, "sequence", 3,
                    (const char *[]){"parallel.exchange=auto", "parallel.slots=5", layout}),
-        check_case(name, ragged(), "cpu", 1, "sequence", 3,
+        check_case(name, model_case_ragged(), "cpu", 1, "sequence", 3,
                    (const char *[]){"train.recompute=true", "parallel.slots=5", layout}),
     };
     for (int i = 1; i < 5; i++)
@@ -148,7 +134,7 @@ END_TEST
 START_TEST(test_logits)
 {
   for (int i = 0; i < MODEL_CASES; i++) {
-    struct model_case *c = model_case_open(model_case_names[i], ragged(), "cpu", 1, 0, 0, 0, NULL);
+    struct model_case *c = model_case_open(model_case_names[i], model_case_ragged(), "cpu", 1, 0, 0, 0, NULL);
     mt_step_run(c->step, 1, 0);
     double error = model_case_logits_error(c);
     ck_assert_msg(error <= 1e-5, "%s: logits are off by %.3g", model_case_names[i], error);
@@ -161,7 +147,7 @@ END_TEST
 START_TEST(test_curve)
 {
   const char *const names[2] = {"mixtral", "gpt2"};
-  struct model_case *c = model_case_open(names[_i], ragged(), "cpu", 1, 1, 1, 1, (const char *[]){"train.micro_batch=2"});
+  struct model_case *c = model_case_open(names[_i], model_case_ragged(), "cpu", 1, 1, 1, 1, (const char *[]){"train.micro_batch=2"});
   double *loss = vectors_double(c->vectors, "curve/loss", NULL), *norm = vectors_double(c->vectors, "curve/grad_norm", NULL);
   double *lr = vectors_double(c->vectors, "curve/lr", NULL);
   for (int64_t s = 1; s <= 50; s++) {

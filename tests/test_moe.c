@@ -8,19 +8,6 @@
 
 enum { MOST_LAYERS = 4, MOST_EXPERTS = 8 };
 
-static int size(void)
-{
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  return n;
-}
-
-static const char *ragged(void)
-{
-  static const char *const nodes[8] = {NULL, "1", "1,1", "1,2", "1,3", "2,3", "3,1,2", "2,1,4"};
-  return nodes[size()];
-}
-
 /* What a step says of itself. */
 struct said {
   double ce, aux, z, loss, load[MOST_LAYERS];
@@ -50,7 +37,7 @@ START_TEST(test_repeated)
   static const char *const scope[2] = {"moe.aux_scope=sequence", "moe.aux_scope=micro_batch"};
   for (int i = 0; i < 4; i++) {
     struct model_case *c =
-        model_case_open(i % 2 ? "gpt2" : "mixtral", ragged(), "cpu", 1, 1, 0, 4, /* solved shares would level the loads */
+        model_case_open(i % 2 ? "gpt2" : "mixtral", model_case_ragged(), "cpu", 1, 1, 0, 4, /* solved shares would level the loads */
                         (const char *[]){scope[i / 2], "train.micro_batch=1", "parallel.slots=5", "parallel.dispatch=lite"});
     struct said a = run(c, 1, 0), b = run(c, 2, 1), a2 = run(c, 3, 0), b2 = run(c, 4, 1);
     ck_assert_msg(!memcmp(&a, &a2, sizeof a),
@@ -59,7 +46,7 @@ START_TEST(test_repeated)
     ck_assert(!memcmp(&b, &b2, sizeof b));
     ck_assert_double_ne(a.aux, b.aux);
     ck_assert_int_ne(memcmp(a.per_expert, b.per_expert, sizeof a.per_expert), 0);
-    if (size() > 1)
+    if (model_case_ranks() > 1)
       ck_assert_int_ne(memcmp(a.load, b.load, sizeof a.load), 0);
     model_case_close(c);
   }
@@ -70,7 +57,7 @@ END_TEST
  */
 START_TEST(test_load)
 {
-  struct model_case *c = model_case_open(_i ? "gpt2" : "mixtral", ragged(), "cpu", 1, 1, 0, 1,
+  struct model_case *c = model_case_open(_i ? "gpt2" : "mixtral", model_case_ragged(), "cpu", 1, 1, 0, 1,
                                          (const char *[]){"train.micro_batch=1"});
   const int E = c->model->params.nexpert, P = c->comm->size;
   const struct mt_step_result *result = mt_step_run(c->step, 1, 0);
@@ -94,7 +81,7 @@ END_TEST
 /* Pooled over micro-steps of one sequence, the balance loss is the mean of the sequences' own. */
 START_TEST(test_pooled)
 {
-  if (size() > 1) /* a micro-step there is one sequence of every rank */
+  if (model_case_ranks() > 1) /* a micro-step there is one sequence of every rank */
     return;
   static const char *const name[2] = {"mixtral", "gpt2-odd"};
   struct model_case *c =
@@ -119,7 +106,7 @@ START_TEST(test_layouts_change)
 {
   enum { STEPS = 4, SLOTS = 16, MOST = SLOTS * 8 };
   struct model_case *c =
-      model_case_open("mixtral", ragged(), "cpu", 1, 1, 0, 3,
+      model_case_open("mixtral", model_case_ragged(), "cpu", 1, 1, 0, 3,
                       (const char *[]){"parallel.layout=random", "parallel.slots=16", "train.micro_batch=1"});
   const struct mt_moe *moe = c->model->moe;
   static int seen[STEPS][2][MOST];

@@ -243,6 +243,11 @@ START_TEST(test_apply)
 }
 END_TEST
 
+static void end(void)
+{
+  mt_comm_free(comm);
+}
+
 int main(int argc, char **argv)
 {
   if (mt_comm_new(&argc, &argv, &comm) != MT_OK)
@@ -255,11 +260,5 @@ int main(int argc, char **argv)
   tcase_add_test(tests, test_ranks);
   tcase_add_test(tests, test_apply);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_NOFORK);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  mt_comm_free(comm);
-  return failed || mt_memory_report_leaks() != 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+  return mt_test_run_then(suite, end);
 }

@@ -7,17 +7,9 @@
 #include "test.h"
 #include "train/step_plan.h"
 
-static const char *ragged(void)
-{
-  static const char *const nodes[8] = {NULL, "1", "1,1", "1,2", "1,3", "2,3", "3,1,2", "2,1,4"};
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  return nodes[n];
-}
-
 static struct model_case *open_case(const char *degree)
 {
-  return model_case_open("mixtral", ragged(), "cpu", 1, 1, 1, 3,
+  return model_case_open("mixtral", model_case_ragged(), "cpu", 1, 1, 1, 3,
                          (const char *[]){"schedule.policy=auto", degree, "train.micro_batch=1"});
 }
 

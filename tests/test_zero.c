@@ -278,25 +278,11 @@ static void compute(const struct mathematics *m, const char *nodes, const char *
   model_case_close(c);
 }
 
-static int size(void)
-{
-  int n;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  return n;
-}
-
-/* Pretend nodes of unequal size for this number of ranks. */
-static const char *ragged(void)
-{
-  static const char *const nodes[8] = {NULL, "1", "1,1", "1,2", "1,3", "2,3", "3,1,2", "2,1,4"};
-  return nodes[size()];
-}
-
 /* "parallel.slots=..." with slots on the last rank only, or on every rank but rank 0 and an odd number of
  * them. */
 static void slots_text(char *text, int last_only)
 {
-  int P = size(), n = sprintf(text, "parallel.slots=%d", P == 1 ? 6 : 0);
+  int P = model_case_ranks(), n = sprintf(text, "parallel.slots=%d", P == 1 ? 6 : 0);
   for (int r = 1; r < P; r++)
     n += sprintf(text + n, ",%d", r == P - 1 ? 6 : last_only ? 0 : r % 2 ? 3 : 0);
 }
@@ -308,7 +294,7 @@ START_TEST(test_zero)
   slots_text(last, 1);
   slots_text(uneven, 0);
   struct results results = {0};
-  if (size() == 1) {
+  if (model_case_ranks() == 1) {
     snprintf(results.record.key, sizeof results.record.key, "%s", m->key);
     compute(m, NULL, "cpu", 0, NULL, 1, &results);
     if (_i == 0)
@@ -318,19 +304,19 @@ START_TEST(test_zero)
     fetch(m->key, &results);
     compute(m, NULL, "cpu", 0, NULL, 0, &results);
   }
-  compute(m, ragged(), "ref", 0, NULL, 0, &results);
-  compute(m, ragged(), "cpu", 1, (const char *[]){"parallel.sharding=owner"}, 0, &results);
-  compute(m, ragged(), "cpu", 1, (const char *[]){last}, 0, &results);
-  compute(m, ragged(), "cpu", 3,
+  compute(m, model_case_ragged(), "ref", 0, NULL, 0, &results);
+  compute(m, model_case_ragged(), "cpu", 1, (const char *[]){"parallel.sharding=owner"}, 0, &results);
+  compute(m, model_case_ragged(), "cpu", 1, (const char *[]){last}, 0, &results);
+  compute(m, model_case_ragged(), "cpu", 3,
           (const char *[]){uneven, "parallel.exchange=pairwise", "parallel.sharding=owner"}, 0, &results);
-  compute(m, ragged(), "cpu", 3,
+  compute(m, model_case_ragged(), "cpu", 3,
           (const char *[]){"parallel.layout=random", "parallel.slots=5", "parallel.sharding=node"}, 0,
           &results);
-  compute(m, ragged(), "cpu", 3,
+  compute(m, model_case_ragged(), "cpu", 3,
           (const char *[]){"parallel.layout=random", uneven, "parallel.exchange=hierarchical"}, 0, &results);
-  compute(m, ragged(), "cpu", 3,
+  compute(m, model_case_ragged(), "cpu", 3,
           (const char *[]){"parallel.layout=motley", uneven, "parallel.sharding=node"}, 0, &results);
-  compute(m, ragged(), "cpu", 2, (const char *[]){"parallel.layout=laer", "parallel.slots=5"}, 0, &results);
+  compute(m, model_case_ragged(), "cpu", 2, (const char *[]){"parallel.layout=laer", "parallel.slots=5"}, 0, &results);
   if (!m->scope || m->batch) /* pooled over micro-steps of one sequence the balance loss is another */
     compute(m, NULL, "cpu", 3, (const char *[]){"parallel.layout=random", last, "train.micro_batch=1"}, 0,
             &results);
