@@ -123,6 +123,20 @@ enum mt_status mt_device_open(const char *name, int threads, struct mt_device **
   return MT_USAGE;
 }
 
+void mt_device_grow(struct mt_device *device, enum mt_tag tag, enum mt_space space, void **memory, int64_t *held,
+                    int64_t bytes)
+{
+  if (*memory && bytes <= *held)
+    return;
+  if (*memory) {
+    mt_memory_count_growth();
+    device->ops->free(device, space, *memory);
+  }
+  const int64_t more = *held + *held / 2;
+  *held = bytes > more ? bytes : more;
+  *memory = device->ops->alloc(device, tag, space, *held);
+}
+
 void mt_device_reserve(struct mt_device *device, int64_t bytes)
 {
   if (bytes <= device->work_bytes)

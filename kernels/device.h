@@ -63,6 +63,10 @@ enum mt_status mt_device_open(const char *name, int threads, struct mt_device **
 /* Makes the workspace at least `bytes` large (kernels tell how much they need: *_work in ops.h); its contents
  * are lost. Local; before hot calls. */
 void mt_device_reserve(struct mt_device *device, int64_t bytes);
+/* Makes *memory (NULL = none yet), of which *held bytes are there, hold `bytes`; its contents are lost. What is too small grows
+ * by half, or to what is needed: a counted growth. Local; before hot calls. */
+void mt_device_grow(struct mt_device *device, enum mt_tag tag, enum mt_space space, void **memory, int64_t *held,
+                    int64_t bytes);
 
 /* Pointer to element `index` of an array of the device's ctype. */
 static inline void *mt_at(const struct mt_device *device, const void *base, int64_t index)

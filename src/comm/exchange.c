@@ -111,19 +111,10 @@ void mt_exchange_plan(struct mt_exchange *x, struct mt_exchange_plan *plan, cons
 /* Makes one of the exchange's own buffers so large; its contents are lost. */
 static void reserve(struct mt_exchange *x, enum mt_buffer buffer, int64_t bytes)
 {
-  if (!x->device) {
+  if (!x->device)
     mt_grow(MT_TAG_COMM, (void **)&x->own[buffer], &x->own_bytes[buffer], bytes, 1);
-    return;
-  }
-  int64_t more = x->own_bytes[buffer] + x->own_bytes[buffer] / 2;
-  if (x->own[buffer] && bytes <= x->own_bytes[buffer])
-    return;
-  if (x->own[buffer]) {
-    mt_memory_count_growth();
-    x->device->ops->free(x->device, space_of(x), x->own[buffer]);
-  }
-  x->own_bytes[buffer] = bytes > more ? bytes : more;
-  x->own[buffer] = x->device->ops->alloc(x->device, MT_TAG_COMM, space_of(x), x->own_bytes[buffer]);
+  else
+    mt_device_grow(x->device, MT_TAG_COMM, space_of(x), (void **)&x->own[buffer], &x->own_bytes[buffer], bytes);
 }
 
 void mt_exchange_reserve(struct mt_exchange *x, const struct mt_exchange_plan *plan)

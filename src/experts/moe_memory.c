@@ -16,17 +16,9 @@ static void device_free(struct mt_moe *moe, enum mt_space space, void *memory)
     moe->device->ops->free(moe->device, space, memory);
 }
 
-/* Makes a row buffer hold `bytes`; the contents are lost. Growing by half keeps growths rare. */
-static void rows_reserve(struct mt_moe *moe, struct mt_rows *rows, enum mt_space space, int64_t bytes)
+static void rows_reserve(struct mt_moe *moe, struct mt_rows *rows, int64_t bytes)
 {
-  if (rows->data && bytes <= rows->bytes)
-    return;
-  if (rows->data)
-    mt_memory_count_growth();
-  int64_t more = rows->bytes + rows->bytes / 2;
-  device_free(moe, space, rows->data);
-  rows->bytes = bytes > more ? bytes : more;
-  rows->data = device_new(moe, MT_TAG_ROW, space, rows->bytes);
+  mt_device_grow(moe->device, MT_TAG_ROW, MT_DEVICE, &rows->data, &rows->bytes, bytes);
 }
 
 void mt_moe_reserve(struct mt_moe *moe, int l, int c)
@@ -35,15 +27,15 @@ void mt_moe_reserve(struct mt_moe *moe, int l, int c)
   struct mt_moe_chunk *chunk = &moe->layer[l].chunk[c];
   const int64_t C = moe->C, F = moe->F;
   int64_t Q = chunk->dispatch.received;
-  rows_reserve(moe, &chunk->gather, MT_DEVICE, Q * 4);
-  rows_reserve(moe, &chunk->scatter, MT_DEVICE, Q * 4);
-  rows_reserve(moe, &chunk->x, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
-  rows_reserve(moe, chunk->pre, MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
-  rows_reserve(moe, &moe->arrive[c], MT_DEVICE, Q * mt_moe_row_bytes(moe));
-  rows_reserve(moe, &moe->rows, MT_DEVICE, Q * C * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &chunk->gather, Q * 4);
+  rows_reserve(moe, &chunk->scatter, Q * 4);
+  rows_reserve(moe, &chunk->x, Q * C * mt_dtype_size(device->ctype));
+  rows_reserve(moe, chunk->pre, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->arrive[c], Q * mt_moe_row_bytes(moe));
+  rows_reserve(moe, &moe->rows, Q * C * mt_dtype_size(device->ctype));
   const int between = moe->tiled ? c : 0;
-  rows_reserve(moe, &moe->h[between], MT_DEVICE, Q * F * mt_dtype_size(device->ctype));
-  rows_reserve(moe, &moe->dpre[between], MT_DEVICE, Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->h[between], Q * F * mt_dtype_size(device->ctype));
+  rows_reserve(moe, &moe->dpre[between], Q * F * (moe->gated ? 2 : 1) * mt_dtype_size(device->ctype));
   mt_exchange_plan(moe->exchange, chunk->plan, &moe->dispatcher.pattern, mt_moe_row_bytes(moe));
 }
 
