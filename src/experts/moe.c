@@ -32,6 +32,12 @@ void mt_moe_begin_micro(struct mt_moe *moe, int64_t first, int64_t sequences, in
     mt_relayout_shuffle(moe->relayout, key);
 }
 
+/* Chunks that a batch chunk's tokens are cut into. */
+static int chunks_each(const struct mt_moe *moe)
+{
+  return moe->nchunk / moe->nbatch;
+}
+
 /* A batch chunk: what of the micro-step's sequences and tokens it has. */
 struct part {
   int chunk;
@@ -52,7 +58,7 @@ static struct part part_of(const struct mt_moe *moe, int a)
  * behind them the picks, as the balance loss counts what the router wants. */
 static void cut(struct mt_moe *moe, struct mt_moe_layer *layer, struct part part)
 {
-  const int n = moe->nchunk / moe->nbatch;
+  const int n = chunks_each(moe);
   const int32_t *first = moe->capacity ? layer->own_first + part.chunk : moe->host_first;
   const int32_t *expert = moe->capacity ? layer->own_kept : layer->host_expert;
   int64_t *counts = moe->my_counts + part.chunk * moe->wide;
@@ -201,7 +207,7 @@ static void account(struct mt_moe *moe, int l, int a)
 {
   struct mt_moe_layer *layer = &moe->layer[l];
   const int64_t P = moe->comm->size, E = moe->E;
-  const int n = moe->nchunk / moe->nbatch;
+  const int n = chunks_each(moe);
   if (!a)
     memset(layer->counts, 0, sizeof(int64_t) * (size_t)(P * E));
   for (int64_t r = 0; r < P; r++) {
@@ -243,7 +249,7 @@ void mt_moe_pack(struct mt_moe *moe, int l, int c, const void *x)
   struct mt_moe_layer *layer = &moe->layer[l];
   struct mt_moe_chunk *chunk = &layer->chunk[c];
   struct mt_dispatch *dispatch = &chunk->dispatch;
-  const int n = moe->nchunk / moe->nbatch, a = c / n;
+  const int n = chunks_each(moe), a = c / n;
   if (c % n == 0)
     account(moe, l, a);
   for (int64_t r = 0, P = moe->comm->size; r < P; r++)
@@ -438,7 +444,7 @@ void mt_moe_pack_back(struct mt_moe *moe, int l, int c, const void *dout)
   struct mt_device *device = moe->device;
   struct mt_moe_layer *layer = &moe->layer[l];
   const struct mt_moe_chunk *chunk = &layer->chunk[c];
-  float *dweight = moe->capacity ? moe->dkept + c / (moe->nchunk / moe->nbatch) : moe->dweight;
+  float *dweight = moe->capacity ? moe->dkept + c / chunks_each(moe) : moe->dweight;
   device->kernels->combine_back(device, rows_of(moe, chunk, moe->send), dweight, tokens_of(moe, chunk, dout),
                                 rows_of(moe, chunk, layer->back), moe->wire, layer->first + chunk->at, layer->place, layer->kept_weight, chunk->ntoken, moe->C);
   device->ops->sync(device, MT_DEV_MATH);

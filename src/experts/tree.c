@@ -342,6 +342,12 @@ static struct hop within(struct range range, const struct hop *hop)
   return part;
 }
 
+/* Where such a part begins in this rank's pieces. */
+static int64_t part_at(const struct mt_tree *tree, const struct hop *part)
+{
+  return piece_at(tree, part->item) + part->first - part_of(tree, part->item)->first[tree->comm->rank];
+}
+
 static void send_all(struct mt_tree *tree, enum list list, struct range range, const float *slot, int64_t stride, int tag)
 {
   for (EACH(tree, list, hop)) {
@@ -365,13 +371,13 @@ static void unshard_inter(struct mt_tree *tree, struct range range, const float 
   receive_all(tree, INTER_RECV, range, slot, stride, MT_MSG_UNSHARD);
   for (EACH(tree, INTER_SEND, hop)) {
     const struct hop part = within(range, hop);
-    mt_post_send(tree->comm, &tree->requests, piece + piece_at(tree, hop->item) + part.first - hop->first,
-                 part.count * (int64_t)sizeof(float), hop->peer, MT_MSG_UNSHARD);
+    mt_post_send(tree->comm, &tree->requests, piece + part_at(tree, &part), part.count * (int64_t)sizeof(float), part.peer,
+                 MT_MSG_UNSHARD);
   }
   for (EACH(tree, OWN_COPY, hop)) {
     const struct hop part = within(range, hop);
     float *to = locate(tree, part.place, slot, stride);
-    const float *from = piece + piece_at(tree, hop->item) + part.first - hop->first;
+    const float *from = piece + part_at(tree, &part);
     if (part.count && to != from)
       memcpy(to, from, sizeof(float) * (size_t)part.count);
   }
@@ -437,7 +443,7 @@ static void reshard_inter(struct mt_tree *tree, struct range range, float *piece
     const struct hop part = within(range, hop);
     if (!part.count)
       continue;
-    float *from = locate(tree, part.place, slot, stride), *to = piece + piece_at(tree, hop->item) + part.first - hop->first;
+    float *from = locate(tree, part.place, slot, stride), *to = piece + part_at(tree, &part);
     if (part.starts)
       sum = from;
     else

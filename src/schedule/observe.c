@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
+#include "comm/measure.h"
 #include "schedule/simulate.h"
 
 enum { MOST_SLOW = 4000 }; /* thousandths of a slow-down that is believed */
@@ -15,12 +16,6 @@ static void push(struct mt_recent *recent, double value)
   recent->value[recent->n++ % MT_RECENT] = value;
 }
 
-static int by_value(const void *a, const void *b)
-{
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* fallback if there is none. */
 static double median(const struct mt_recent *recent, double fallback)
 {
@@ -29,8 +24,7 @@ static double median(const struct mt_recent *recent, double fallback)
   if (!n)
     return fallback;
   memcpy(x, recent->value, sizeof *x * (size_t)n);
-  qsort(x, (size_t)n, sizeof *x, by_value);
-  return (x[(n - 1) / 2] + x[n / 2]) / 2;
+  return mt_median(x, n);
 }
 
 /* The amount that a task counts to, -1 = none. */

@@ -140,27 +140,30 @@ static void do_attention_back(void *self, const struct mt_task *task)
   mt_model_attention_back(self, task->layer, task->chunk);
 }
 
-/* Elements of the shared vector that `parts` of its gradients are, counted from its end: that is the order in which they
- * become ready, and the reverse of that in which weights are needed. Rounded down, as shares of layers are (mt_pass_shape): no
- * gradient travels before it is ready, and no weight after it is needed. */
-static int64_t elements(const struct mt_params *params, int64_t parts)
+/* The elements of the shared vector that a task moves. Parts are counted from the vector's end: that is the order in which
+ * gradients become ready, and the reverse of that in which weights are needed. Rounded down, as shares of layers are
+ * (mt_pass_shape): no gradient travels before it is ready, and no weight after it is needed. */
+struct range {
+  int64_t first, end;
+};
+
+static struct range range_of(const struct mt_model *model, const struct mt_task *task)
 {
-  return params->shared_length * parts / MT_WHOLE;
+  const int64_t n = model->params.shared_length;
+  return (struct range){n - n * ((int64_t)task->from + task->part) / MT_WHOLE, n - n * task->from / MT_WHOLE};
 }
 
 static void do_reduce(void *self, const struct mt_task *task)
 {
-  const struct mt_params *params = &MODEL(self)->params;
-  mt_model_reduce(self, params->shared_length - elements(params, task->from + task->part),
-                  params->shared_length - elements(params, task->from));
+  const struct range range = range_of(self, task);
+  mt_model_reduce(self, range.first, range.end);
 }
 
 static void do_publish(void *self, const struct mt_task *task)
 {
-  const struct mt_params *params = &MODEL(self)->params;
+  const struct range range = range_of(self, task);
   if (MODEL(self)->stale)
-    mt_model_publish_range(self, params->shared_length - elements(params, task->from + task->part),
-                           params->shared_length - elements(params, task->from));
+    mt_model_publish_range(self, range.first, range.end);
 }
 
 static void (*const run_of[MT_NTASK_KIND])(void *, const struct mt_task *) = {

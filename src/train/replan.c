@@ -1,8 +1,8 @@
 /* Trials of plans; see replan.h. */
 #include "train/replan.h"
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
+#include "comm/measure.h"
 
 /* A round runs both ways, or, where a plan cannot overlap, one. */
 static int both(const struct mt_replan *r)
@@ -21,20 +21,13 @@ int mt_replan_counts(const struct mt_replan *replan)
   return !replan->trial || replan->nth > 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static double median_of(const double *value, int n)
 {
   double x[MT_WATCHED];
   if (!n)
     return 0;
   memcpy(x, value, sizeof *x * (size_t)n);
-  qsort(x, (size_t)n, sizeof *x, by_value);
-  return (x[(n - 1) / 2] + x[n / 2]) / 2;
+  return mt_median(x, n);
 }
 
 double mt_replan_s(const struct mt_replan *r, int round, int beside)
