@@ -121,7 +121,8 @@ static void pause_once(const struct mt_comm *comm, struct patience *patience, in
     patience->last = now;
     patience->sleep_ns = SLEEP_FIRST_NS;
   }
-  if (now - patience->last < (is_crowded(comm) ? eager_crowded_s : eager_s)) {
+  /* Beside computing a thread that yields gives away a whole time slice; one that sleeps comes back when it likes. */
+  if (!comm->beside && now - patience->last < (is_crowded(comm) ? eager_crowded_s : eager_s)) {
     if (is_crowded(comm)) /* else the core is ours; given away, it comes back after a time slice */
       sched_yield();
     return;
