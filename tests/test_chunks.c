@@ -56,7 +56,7 @@ static void attach(struct watch *watch)
 {
   struct mt_tasks *tasks = &watch->c->step->tasks;
   for (int i = 0; i < tasks->n; i++)
-    if (tasks->task[i].kind == MT_TASK_UPDATE && tasks->task[i].self != watch) {
+    if (tasks->task[i].kind == MT_TASK_UPDATE && tasks->task[i].layer < 0 && tasks->task[i].self != watch) {
       watch->update = tasks->task[i];
       tasks->task[i].run = watched_update;
       tasks->task[i].self = watch;

@@ -172,6 +172,29 @@ START_TEST(test_overlap)
 }
 END_TEST
 
+/* Experts that are updated when the next step has time, and between steps: the same weights. */
+START_TEST(test_settle)
+{
+  uint32_t before[2], after[2];
+  for (int each = 0; each < 2; each++) {
+    struct model_case *c = model_case_open("mixtral", model_case_ragged(), "cpu", 1, 1, 1, 2,
+                                           (const char *[]){"schedule.policy=mast", "schedule.degree=2"});
+    for (int64_t step = 1; step <= 3; step++) {
+      mt_step_run(c->step, step, (step - 1) * c->B);
+      if (each)
+        mt_step_settle(c->step);
+    }
+    before[each] = model_case_hash(c, 1);
+    mt_step_settle(c->step);
+    after[each] = model_case_hash(c, 1);
+    model_case_close(c);
+  }
+  ck_assert_uint_eq(after[0], after[1]);
+  ck_assert_uint_eq(before[1], after[1]);
+  ck_assert_uint_ne(before[0], after[0]);
+}
+END_TEST
+
 /* Nothing is sent that the tasks before it in the list have not completed. */
 static int64_t too_early(const struct mt_step *step)
 {
@@ -245,6 +268,7 @@ int main(int argc, char **argv)
   tcase_set_timeout(tests, 0);
   tcase_add_loop_test(tests, test_same_bits, 0, sizeof cases / sizeof *cases);
   tcase_add_test(tests, test_overlap);
+  tcase_add_test(tests, test_settle);
   tcase_add_loop_test(tests, test_ready, 0, MODEL_CASES);
   tcase_add_loop_test(tests, test_pieces_travel, 0, 10);
   suite_add_tcase(suite, tests);

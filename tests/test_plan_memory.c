@@ -17,7 +17,8 @@ enum memory {
   SEND, DSEND, BACK, /* rows: of each chunk; BACK of each layer */
   ARRIVED,           /* rows, of each chunk */
   SLOTS, SLOT_GRADIENTS, /* halves of the pools */
-  SHARDS, SHARD_GRADIENTS, /* of experts; gradients of each layer */
+  EXPERTS, EXPERT_GRADIENTS, /* shards of experts, of each layer */
+  SHARDS, /* of the shared parameters */
   GRADIENTS, REDUCED, WEIGHTS, /* shared parameters: parts of MT_WHOLE in the order in which they become ready */
   LAYOUTS, PLANNER, SUMS
 };
@@ -121,7 +122,7 @@ static void find_touched(struct toucher *t, const struct mt_task *task)
     break;
   case MT_TASK_UNSHARD_INTER:
     touch_all(t, LAYOUTS, 0);
-    touch_all(t, SHARDS, 0);
+    touch(t, EXPERTS, 0, l, 1);
     touch(t, SLOTS, 1, half, 1);
     break;
   case MT_TASK_UNSHARD_INTRA:
@@ -140,7 +141,7 @@ static void find_touched(struct toucher *t, const struct mt_task *task)
     break;
   case MT_TASK_RESHARD_INTER:
     touch(t, SLOT_GRADIENTS, 1, half, 1);
-    touch(t, SHARD_GRADIENTS, 1, l, 1);
+    touch(t, EXPERT_GRADIENTS, 1, l, 1);
     break;
   case MT_TASK_HEAD:
     touch(t, GRADIENTS, 1, 0, shape->head_gradient);
@@ -176,17 +177,25 @@ static void find_touched(struct toucher *t, const struct mt_task *task)
     touch(t, GRADIENTS, 1, task->from, task->part);
     touch(t, REDUCED, 1, task->from, task->part);
     break;
-  case MT_TASK_NORM:
-    touch_all(t, REDUCED, 0);
-    touch_all(t, SHARD_GRADIENTS, 0);
+  case MT_TASK_NORM: /* of a layer's experts, or of what is shared, to the sum */
+    if (l >= 0)
+      touch(t, EXPERT_GRADIENTS, 0, l, 1);
+    else
+      touch_all(t, REDUCED, 0);
+    touch_all(t, SUMS, 1);
     break;
-  case MT_TASK_STATISTICS:
+  case MT_TASK_STATISTICS: /* and what is not finite */
     touch_all(t, SUMS, 0);
-    touch_all(t, SHARD_GRADIENTS, 0);
+    touch_all(t, REDUCED, 0);
+    touch_all(t, EXPERT_GRADIENTS, 0);
     break;
   case MT_TASK_UPDATE:
+    if (l >= 0) {
+      touch(t, EXPERTS, 1, l, 1);
+      touch(t, EXPERT_GRADIENTS, 1, l, 1);
+      break;
+    }
     touch_all(t, REDUCED, 1);
-    touch_all(t, SHARD_GRADIENTS, 1);
     touch_all(t, SHARDS, 1);
     break;
   case MT_TASK_PUBLISH:
@@ -240,7 +249,8 @@ START_TEST(test_nothing_meets)
                              .follows = (int)draw(0, 1), .run = 1};
     const int most = MT_WHOLE / (shape.nlayer + 2);
     for (int l = 0; l < shape.nlayer; l++)
-      layer[l] = (struct mt_shape_layer){draw(0, 3) == 0, (int)draw(0, most)};
+      layer[l] = (struct mt_shape_layer){draw(0, 3) == 0, (int)draw(0, most), most};
+    shape.shared_update = most;
     shape.head_gradient = (int)draw(0, most);
     const struct mt_plan plan = {.chunks = chunks, .degree = {degree, degree}, .one_wire = 1,
                                  .tiled = (int)draw(0, 1), .prefetch = (int)draw(0, 1), .delay = (int)draw(0, 1),

@@ -106,7 +106,7 @@ START_TEST(test_four_term_maximum)
                              .several = 1,
                              .grouped = 1,
                              .backward = 1,
-                             .layer = (struct mt_shape_layer[]){{0, MT_WHOLE / 2}, {0, MT_WHOLE / 2}}};
+                             .layer = (struct mt_shape_layer[]){{0, MT_WHOLE / 2, 0}, {0, MT_WHOLE / 2, 0}}};
     struct mt_plan plan = {.chunks = 1, .degree = {r, r}, .gradient = MT_GRADIENT_WINDOW, .moe_window = MT_WHOLE};
     int64_t alone = four_terms(r, exchange, gather, scatter, experts, 0);
     int64_t formula = 3 * alone + four_terms(r, exchange, gather, scatter, experts, gradient) + gradient;
@@ -134,9 +134,13 @@ static struct mt_shape random_shape(struct mt_shape_layer *layer)
                            .backward = 1,
                            .follows = (int)draw(0, 1),
                            .gradient_bytes = draw(1, 100) * 1000000};
-  for (int l = 0; l < shape.nlayer; l++)
-    layer[l] = (struct mt_shape_layer){draw(0, 3) == 0, (int)draw(0, MT_WHOLE / (shape.nlayer + 1))};
+  const int most = MT_WHOLE / (shape.nlayer + 1);
+  for (int l = 0; l < shape.nlayer; l++) {
+    const int dense = draw(0, 3) == 0;
+    layer[l] = (struct mt_shape_layer){dense, (int)draw(0, most), dense ? 0 : (int)draw(0, most)};
+  }
   shape.layer = layer;
+  shape.shared_update = (int)draw(0, most);
   shape.head_gradient = (int)draw(0, MT_WHOLE / (shape.nlayer + 1));
   return shape;
 }
@@ -175,7 +179,7 @@ static struct mt_plan random_plan(const struct mt_shape *shape)
  * already). */
 static void check_work(const struct mt_shape *shape, const struct mt_tasks *tasks)
 {
-  int64_t reduced = 0;
+  int64_t reduced = 0, norm = 0, shared_update = 0, experts = 0;
   for (int m = 0; m < shape->nmicro; m++)
     for (int l = -1; l < shape->nlayer; l++)
       for (int kind = 0; kind < MT_NTASK_KIND; kind++) {
@@ -186,6 +190,10 @@ static void check_work(const struct mt_shape *shape, const struct mt_tasks *task
         }
         if (kind == MT_TASK_REDUCE)
           continue;
+        if (kind == MT_TASK_UPDATE) { /* of experts, once a step */
+          ck_assert_int_eq(sum, shape->whole && m == 0 && l >= 0 ? shape->layer[l].update : 0);
+          continue;
+        }
         int twice = kind == MT_TASK_ROWS_GATHER || kind == MT_TASK_ROWS_SCATTER || kind == MT_TASK_HEADS_GATHER ||
                     kind == MT_TASK_HEADS_SCATTER || kind == MT_TASK_ATTENTION || kind == MT_TASK_UNSHARD_INTER ||
                     kind == MT_TASK_UNSHARD_INTRA;
@@ -200,9 +208,17 @@ static void check_work(const struct mt_shape *shape, const struct mt_tasks *task
         if (kind == MT_TASK_RESHARD_INTER)
           ck_assert_int_eq(sum, moe && shape->sharded ? MT_WHOLE : 0);
       }
-  for (int i = 0; i < tasks->n; i++)
-    reduced += tasks->task[i].kind == MT_TASK_REDUCE ? tasks->task[i].part : 0;
+  for (int i = 0; i < tasks->n; i++) {
+    const struct mt_task *task = &tasks->task[i];
+    reduced += task->kind == MT_TASK_REDUCE ? task->part : 0;
+    norm += task->kind == MT_TASK_NORM ? task->part : 0;
+    shared_update += task->kind == MT_TASK_UPDATE && task->layer < 0 ? task->part : 0;
+  }
+  for (int l = 0; l < shape->nlayer; l++)
+    experts += shape->layer[l].update;
   ck_assert_int_eq(reduced, MT_WHOLE);
+  ck_assert_int_eq(norm, shape->whole ? experts + shape->shared_update : 0);
+  ck_assert_int_eq(shared_update, shape->whole ? shape->shared_update : 0);
 }
 
 /* No task begins before what it depends on has ended, lanes do one thing at a time in list order, no rows travel behind what
@@ -277,7 +293,8 @@ START_TEST(test_any_plan)
 }
 END_TEST
 
-/* In one chunk, and with gradients at the end, overlapping MoE parts cannot overlap anything but weights on their way. */
+/* In one chunk, and with gradients at the end, overlapping MoE parts cannot overlap anything but weights on their way, and what
+ * is done to experts meanwhile. */
 START_TEST(test_one_chunk_is_sequential)
 {
   static const enum mt_scheme schemes[] = {MT_SCHEME_TUTEL, MT_SCHEME_PIPEMOE, MT_SCHEME_COCONET};
@@ -288,7 +305,7 @@ START_TEST(test_one_chunk_is_sequential)
     shape.sharded = shape.follows = 0;
     for (int kind = 0; kind < MT_NTASK_KIND; kind++)
       costs.kind[kind].alpha_ns = 0;
-    costs.kind[MT_TASK_PUBLISH].rest_ns = 0;
+    costs.kind[MT_TASK_PUBLISH].rest_ns = costs.kind[MT_TASK_UPDATE].rest_ns = costs.kind[MT_TASK_NORM].rest_ns = 0;
     struct mt_plan plan = mt_scheme_plan(MT_SCHEME_SEQUENTIAL, 0, &shape, &costs);
     int64_t sequential = mt_plan_simulate(&shape, &plan, &costs).total_ns;
     for (int s = 0; s < 3; s++) {

@@ -217,7 +217,9 @@ static void compute(const struct mathematics *m, const char *nodes, const char *
   mt_model_publish(c->model);
   if (c->model->moe && c->model->moe->relayout) { /* what is compared runs under the layouts that this one leads to */
     mt_step_run(c->step, 1, 0);
-    mt_optimizer_update(c->model, &c->config, 1, 0, 1, 0);
+    const struct mt_update none = {.apply = 0};
+    for (int moe = -1; moe < c->model->params.nmoe; moe++)
+      mt_optimizer_update(c->model, &none, moe);
     mt_model_publish(c->model);
   }
   const struct mt_step_result *result = mt_step_run(c->step, 1, 0);

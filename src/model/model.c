@@ -234,25 +234,32 @@ void mt_model_free(struct mt_model *model)
   mt_free(model);
 }
 
-void mt_model_pieces(struct mt_model *model,
-                     void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
-                               int64_t at, int64_t n),
-                     void *self)
+static void row_pieces(struct mt_model *model, const struct mt_param *row, mt_piece *f, void *self)
 {
-  for (int i = 0; i < model->params.n; i++) {
-    const struct mt_param *row = &model->params.param[i];
-    const int shared = row->scope == MT_SCOPE_SHARED;
-    struct mt_shard *shard = shared ? &model->shared : &model->moe->shard;
-    const int copies = shared ? (int)shard->nitem : model->params.nexpert; /* blocks of one vector; vectors */
-    for (int e = 0; e < copies; e++) {
-      int64_t item = shared ? e : (int64_t)row->moe * copies + e, first, count = mt_shard_piece(shard, item, &first);
-      first += shared ? item * shard->length : 0;
-      int64_t from = row->offset > first ? row->offset : first;
-      int64_t end = row->offset + row->count < first + count ? row->offset + row->count : first + count;
-      if (end > from)
-        f(self, row, shared ? 0 : e, from - row->offset, shard, mt_shard_at(shard, item) + from - first, end - from);
-    }
+  const int shared = row->scope == MT_SCOPE_SHARED;
+  struct mt_shard *shard = shared ? &model->shared : &model->moe->shard;
+  const int copies = shared ? (int)shard->nitem : model->params.nexpert; /* blocks of one vector; vectors */
+  for (int e = 0; e < copies; e++) {
+    int64_t item = shared ? e : (int64_t)row->moe * copies + e, first, count = mt_shard_piece(shard, item, &first);
+    first += shared ? item * shard->length : 0;
+    int64_t from = row->offset > first ? row->offset : first;
+    int64_t end = row->offset + row->count < first + count ? row->offset + row->count : first + count;
+    if (end > from)
+      f(self, row, shared ? 0 : e, from - row->offset, shard, mt_shard_at(shard, item) + from - first, end - from);
   }
+}
+
+void mt_model_pieces(struct mt_model *model, mt_piece *f, void *self)
+{
+  for (int i = 0; i < model->params.n; i++)
+    row_pieces(model, &model->params.param[i], f, self);
+}
+
+void mt_model_pieces_of(struct mt_model *model, int moe, mt_piece *f, void *self)
+{
+  for (int i = 0; i < model->params.n; i++)
+    if (model->params.param[i].moe == moe)
+      row_pieces(model, &model->params.param[i], f, self);
 }
 
 struct initial {

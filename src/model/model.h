@@ -103,16 +103,17 @@ void mt_model_cut(struct mt_model *model, const struct mt_plan *plan, int ahead)
 void mt_model_init(struct mt_model *model, uint64_t seed);
 /* Calls f for every piece of every tensor on this rank: its row, expert (0 for shared), first element in the tensor, the
  * shard, index of the piece in the shard's arrays, count. Initial values, update, checkpoint and tests go through it. Local. */
-void mt_model_pieces(struct mt_model *model,
-                     void (*f)(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard,
-                               int64_t at, int64_t n),
-                     void *self);
+typedef void mt_piece(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard, int64_t at,
+                      int64_t n);
+void mt_model_pieces(struct mt_model *model, mt_piece *f, void *self);
+/* The same for the experts of one MoE layer, by its number among these, or (-1) for the shared parameters. Local. */
+void mt_model_pieces_of(struct mt_model *model, int moe, mt_piece *f, void *self);
 /* Shards -> what every rank computes with; experts are fetched when needed. After init and load. Collective. */
 void mt_model_publish(struct mt_model *model);
 /* The same for elements [first, end) of the shared vector alone: the next step has them travel while it begins. Collective. */
 void mt_model_publish_range(struct mt_model *model, int64_t first, int64_t end);
-/* The shards have changed: what ranks compute with is stale until it is published, by the next step or, before an evaluation,
- * by mt_model_publish. Local. */
+/* The shards change: what ranks compute with is stale until it is published, by the next step or, before an evaluation, by
+ * mt_model_publish. Local. */
 void mt_model_updated(struct mt_model *model);
 
 /* segment[T]: the documents of one sequence token[T], counted from 0. `id` opens a document (MT_DOCUMENT_START) or closes it

@@ -108,7 +108,7 @@ void mt_grid_costs(const struct mt_testbed *testbed, const struct mt_grid_layer 
   const double rows = layer->K * layer->factor * tokens; /* of a rank, padded to the capacity */
   const int products = layer->products;
   static const struct mt_shape_layer same[LAYERS] = {
-      {0, MT_WHOLE / LAYERS}, {0, MT_WHOLE / LAYERS}, {0, MT_WHOLE / LAYERS}, {0, MT_WHOLE / LAYERS}};
+      {0, MT_WHOLE / LAYERS, 0}, {0, MT_WHOLE / LAYERS, 0}, {0, MT_WHOLE / LAYERS, 0}, {0, MT_WHOLE / LAYERS, 0}};
   *shape = (struct mt_shape){.nlayer = LAYERS,
                              .layer = same,
                              .nmicro = 1,

@@ -27,6 +27,7 @@ struct builder {
   int reduced;
   int moved; /* the weights or gradients of experts that travel before the next ones may, if one thing does at a time */
   int unpublished; /* shared weights that do not travel yet, parts of MT_WHOLE */
+  int updated[2];    /* by parity of the MoE layer's number: the task behind which its experts are up to date */
   int fresh, coming; /* tasks behind which those of this group of layers are there, and those of the next one */
   int begun; /* the micro-step's first task: its batch, and layouts */
   int ended; /* its last one: what the next one's batch overwrites */
@@ -104,14 +105,29 @@ static int moe_beside(const struct builder *b, int layer, int step)
 
 /* The first of two tasks that move a layer's weights or gradients. What carries them does one thing at a time, so where one
  * thread communicates nothing may come between the two that needs it too. */
-static int move(struct builder *b, enum mt_task_kind kind, enum mt_lane lane, int part, int after, int and)
+static int move(struct builder *b, enum mt_task_kind kind, enum mt_lane lane, int part, int after, int and, int too)
 {
   return add_task(b, (struct mt_task){.kind = kind,
                                       .lane = lane,
                                       .layer = b->layer,
                                       .part = part,
-                                      .dep = {after, and, b->plan->one_wire ? b->moved : -1},
-                                      .ndep = 3});
+                                      .dep = {after, and, too, b->plan->one_wire ? b->moved : -1},
+                                      .ndep = 4});
+}
+
+/* The step before has summed the gradients of a layer's experts; they are updated here, while the rows of the layer before it
+ * (of the first one: the first weights) travel, and before they are unsharded. */
+static void update_experts(struct builder *b, int layer, int after)
+{
+  const struct mt_shape *shape = b->shape;
+  if (layer < 0 || !shape->whole || !shape->backward || b->micro)
+    return;
+  b->updated[moe_number(b, layer) % 2] = add_task(b, (struct mt_task){.kind = MT_TASK_UPDATE,
+                                                                      .lane = COMPUTE,
+                                                                      .layer = layer,
+                                                                      .part = shape->layer ? shape->layer[layer].update : 0,
+                                                                      .dep = {after},
+                                                                      .ndep = 1});
 }
 
 static void unshard(struct builder *b, int layer)
@@ -121,7 +137,7 @@ static void unshard(struct builder *b, int layer)
   int half = moe_number(b, layer) % 2, now = b->layer;
   b->layer = layer;
   int part = b->held[half] == layer ? 0 : MT_WHOLE; /* the last two layers are still there when backward begins */
-  int task = move(b, MT_TASK_UNSHARD_INTER, INTER, part, b->used[half], b->begun);
+  int task = move(b, MT_TASK_UNSHARD_INTER, INTER, part, b->used[half], b->begun, b->updated[half]);
   b->unsharded[half] = b->moved = add(b, MT_TASK_UNSHARD_INTRA, INTRA, 0, part, task, -1);
   b->held[half] = layer;
   b->layer = now;
@@ -133,7 +149,7 @@ static void reshard(struct builder *b, int layer, int after)
     return;
   int now = b->layer;
   b->layer = layer;
-  int task = move(b, MT_TASK_RESHARD_INTRA, INTRA, MT_WHOLE, after, -1);
+  int task = move(b, MT_TASK_RESHARD_INTRA, INTRA, MT_WHOLE, after, -1, -1);
   b->resharded[moe_number(b, layer) % 2] = b->moved = add(b, MT_TASK_RESHARD_INTER, INTER, 0, MT_WHOLE, task, -1);
   b->layer = now;
 }
@@ -327,6 +343,7 @@ static void forward_layer(struct builder *b, int l)
     }
   }
   weights_ahead(b, l);
+  update_experts(b, moe_beside(b, l, 1), b->chain[MT_TASK_PACK]);
   if (plan->prefetch)
     unshard(b, moe_beside(b, l, 1));
   middle(b, 0, of, arrived);
@@ -398,6 +415,7 @@ static void micro_step(struct builder *b, int micro)
                                                     .dep = {b->resharded[0], b->resharded[1], b->ended},
                                                     .ndep = 3});
     publish(b, 0);
+    update_experts(b, moe_beside(b, -1, 1), b->begun);
     after = add(b, MT_TASK_EMBED, COMPUTE, 0, MT_WHOLE, after, b->coming);
   }
   for (int a = 0; a < b->plan->chunks; a++)
@@ -433,6 +451,20 @@ static void micro_step(struct builder *b, int micro)
   }
 }
 
+/* The gradient's norm: that of experts while the last shared gradients travel. Sums have one order. */
+static int add_norm(struct builder *b, int reduced)
+{
+  const struct mt_shape *shape = b->shape;
+  for (b->layer = moe_beside(b, shape->nlayer, -1); b->layer >= 0; b->layer = moe_beside(b, b->layer, -1))
+    add_task(b, (struct mt_task){.kind = MT_TASK_NORM,
+                                 .lane = COMPUTE,
+                                 .layer = b->layer,
+                                 .part = shape->layer ? shape->layer[b->layer].update : 0,
+                                 .dep = {b->resharded[0], b->resharded[1], b->chain[MT_TASK_NORM]},
+                                 .ndep = 3});
+  return add(b, MT_TASK_NORM, COMPUTE, 0, shape->shared_update, reduced, b->chain[MT_TASK_NORM]);
+}
+
 struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan *plan)
 {
   for (int i = 0; i < 2; i++)
@@ -453,6 +485,7 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
                       .reduced = -1,
                       .moved = -1,
                       .unpublished = MT_WHOLE,
+                      .updated = {-1, -1},
                       .fresh = -1,
                       .coming = -1,
                       .begun = -1,
@@ -469,16 +502,11 @@ struct mt_tasks mt_plan_tasks(const struct mt_shape *shape, const struct mt_plan
   reduce(&b, MT_WHOLE);
   if (!shape->whole)
     return b.tasks;
-  int after = add_task(&b, (struct mt_task){.kind = MT_TASK_NORM,
-                                            .lane = COMPUTE,
-                                            .layer = -1,
-                                            .part = MT_WHOLE,
-                                            .dep = {b.reduced, b.resharded[0], b.resharded[1]},
-                                            .ndep = 3});
+  int after = add_norm(&b, b.reduced);
   after = add(&b, MT_TASK_STATISTICS, INTER, 0, MT_WHOLE, after, -1);
   if (shape->follows)
     after = add(&b, MT_TASK_ADOPT, INTER, 0, MT_WHOLE, after, told);
-  add(&b, MT_TASK_UPDATE, COMPUTE, 0, MT_WHOLE, after, -1);
+  add(&b, MT_TASK_UPDATE, COMPUTE, 0, shape->shared_update, after, -1);
   return b.tasks;
 }
 

@@ -18,12 +18,14 @@ enum { MT_MOST_CHUNKS = 8 };
 struct mt_shape_layer {
   int dense;    /* an MLP instead of experts */
   int gradient; /* its part of the shared parameters' gradients, of MT_WHOLE: ready behind its backward pass */
+  int update;   /* its experts' part of the optimizer's work, of MT_WHOLE: done when the next step has time for it */
 };
 
 struct mt_shape {
   int nlayer, nmicro;
   const struct mt_shape_layer *layer; /* [nlayer]; NULL: experts in all of them, nothing shared; borrowed */
   int head_gradient;                  /* likewise the head's part. What is left is ready with the embedding's */
+  int shared_update;                  /* the shared parameters' part of the optimizer's work */
   int sequences;              /* of a micro-batch: attention cannot be cut further */
   int several;                /* nodes: 1 = messages between ranks cross nodes */
   int sharded;                /* experts are unsharded before use, their gradients resharded after it */

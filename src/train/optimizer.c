@@ -53,10 +53,10 @@ static void add_squares(void *self, const struct mt_param *row, int expert, int6
     squares->bad = row->name;
 }
 
-double mt_optimizer_sum_squares(struct mt_model *model)
+double mt_optimizer_sum_squares(struct mt_model *model, int moe)
 {
   struct squares squares = {model, 0, NULL};
-  mt_model_pieces(model, add_squares, &squares);
+  mt_model_pieces_of(model, moe, add_squares, &squares);
   return squares.sum;
 }
 
@@ -67,35 +67,40 @@ const char *mt_optimizer_find_nonfinite(struct mt_model *model)
   return squares.bad;
 }
 
-struct update {
-  struct mt_model *model;
-  struct mt_adamw adamw;
-  double weight_decay;
+struct mt_update mt_optimizer_begin(const struct mt_config *config, int64_t step, double lr, double grad_scale, int apply)
+{
+  return (struct mt_update){.adamw = {.lr = (float)lr, .beta1 = (float)config->train.beta1, .beta2 = (float)config->train.beta2,
+                                      .eps = (float)config->train.eps,
+                                      .correction1 = (float)(1 - pow(config->train.beta1, (double)step)),
+                                      .correction2 = (float)(1 - pow(config->train.beta2, (double)step)),
+                                      .grad_scale = (float)grad_scale},
+                            .weight_decay = config->train.weight_decay,
+                            .apply = apply};
+}
+
+struct pieces {
+  struct mt_device *host;
+  const struct mt_update *update;
 };
 
 static void update_piece(void *self, const struct mt_param *row, int expert, int64_t first, struct mt_shard *shard, int64_t at,
                          int64_t n)
 {
   (void)expert, (void)first;
-  struct update *update = self;
-  update->adamw.weight_decay = row->decay ? (float)update->weight_decay : 0;
-  struct mt_device *host = update->model->device->host;
-  host->kernels->adamw(host, shard->master + at, shard->m + at, shard->v + at, shard->grad + at, n, &update->adamw);
+  const struct pieces *pieces = self;
+  struct mt_adamw adamw = pieces->update->adamw;
+  adamw.weight_decay = row->decay ? (float)pieces->update->weight_decay : 0;
+  pieces->host->kernels->adamw(pieces->host, shard->master + at, shard->m + at, shard->v + at, shard->grad + at, n, &adamw);
 }
 
-void mt_optimizer_update(struct mt_model *model, const struct mt_config *config, int64_t step, double lr, double grad_scale,
-                         int apply)
+void mt_optimizer_update(struct mt_model *model, const struct mt_update *update, int moe)
 {
-  struct update update = {.model = model, .weight_decay = config->train.weight_decay};
-  update.adamw = (struct mt_adamw){.lr = (float)lr, .beta1 = (float)config->train.beta1, .beta2 = (float)config->train.beta2,
-                                   .eps = (float)config->train.eps,
-                                   .correction1 = (float)(1 - pow(config->train.beta1, (double)step)),
-                                   .correction2 = (float)(1 - pow(config->train.beta2, (double)step)),
-                                   .grad_scale = (float)grad_scale};
-  if (apply)
-    mt_model_pieces(model, update_piece, &update);
   struct mt_device *host = model->device->host;
-  host->ops->zero(host, MT_DEV_MATH, model->shared.grad, model->shared.total * 4);
-  if (model->moe)
-    host->ops->zero(host, MT_DEV_MATH, model->moe->shard.grad, model->moe->shard.total * 4);
+  struct pieces pieces = {host, update};
+  if (update->apply)
+    mt_model_pieces_of(model, moe, update_piece, &pieces);
+  const struct mt_shard *shard = moe < 0 ? &model->shared : &model->moe->shard;
+  const int64_t E = model->params.nexpert, at = moe < 0 ? 0 : mt_shard_at(shard, moe * E),
+                end = moe < 0 ? shard->total : mt_shard_at(shard, (moe + 1) * E);
+  host->ops->zero(host, MT_DEV_MATH, shard->grad + at, (end - at) * 4);
 }

@@ -8,12 +8,21 @@
  * step decay_steps - round(decay_ratio decay_steps), the last `warmup` at the earliest, then the decay from there: 1 - x,
  * 1 - sqrt x (Haegele et al., 2024, arXiv 2405.18392) or half a cosine. Pure. */
 double mt_learning_rate(const struct mt_config *config, int64_t step);
-/* Sum of squares of this rank's shard gradients: every distinct parameter is on one rank once. Local. */
-double mt_optimizer_sum_squares(struct mt_model *model);
-/* Updates master weights and moments from the shards' gradients times grad_scale, and zeroes the gradients. apply = 0 only
- * zeroes them. Local. */
-void mt_optimizer_update(struct mt_model *model, const struct mt_config *config, int64_t step, double lr, double grad_scale,
-                         int apply);
+/* In what follows `moe` is an MoE layer's number among these, for its experts, or -1 for the shared parameters: the parts into
+ * which norm and update are cut, so that each may run when it is due. */
+
+/* Sum of squares of a part's gradients on this rank's shards: every distinct parameter is on one rank once. Local. */
+double mt_optimizer_sum_squares(struct mt_model *model, int moe);
+/* An update that all parts have in common. */
+struct mt_update {
+  struct mt_adamw adamw;
+  double weight_decay;
+  int apply; /* 0: the step is skipped, gradients are zeroed alone */
+};
+/* Of step (from 1; skipped ones do not count), from gradients times grad_scale. Pure. */
+struct mt_update mt_optimizer_begin(const struct mt_config *config, int64_t step, double lr, double grad_scale, int apply);
+/* Updates a part's master weights and moments on this rank's shards, and zeroes its gradients. Local. */
+void mt_optimizer_update(struct mt_model *model, const struct mt_update *update, int moe);
 /* The first tensor whose gradient on this rank's shards is not finite, NULL if none. Local. */
 const char *mt_optimizer_find_nonfinite(struct mt_model *model);
 

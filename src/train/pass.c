@@ -203,13 +203,18 @@ static int parts_ready(const struct mt_arch *arch, const struct mt_params *param
 struct mt_shape mt_pass_shape(const struct mt_config *config, const struct mt_cluster *cluster, const struct mt_arch *arch,
                               const struct mt_params *params, int nslot, struct mt_shape_layer *layer)
 {
-  for (int64_t l = 0; l < arch->L; l++)
-    layer[l] = (struct mt_shape_layer){arch->block[l].moe < 0,
-                                       parts_ready(arch, params, l) - parts_ready(arch, params, l + 1)};
+  const double experts = (double)params->nexpert * (double)params->expert_length,
+               all = (double)params->shared_length + params->nmoe * experts;
+  for (int64_t l = 0; l < arch->L; l++) {
+    const int dense = arch->block[l].moe < 0;
+    layer[l] = (struct mt_shape_layer){dense, parts_ready(arch, params, l) - parts_ready(arch, params, l + 1),
+                                       dense ? 0 : (int)(experts / all * MT_WHOLE)};
+  }
   return (struct mt_shape){.nlayer = (int)arch->L,
                            .nmicro = 1,
                            .layer = layer,
                            .head_gradient = parts_ready(arch, params, arch->L),
+                           .shared_update = (int)((double)params->shared_length / all * MT_WHOLE),
                            .sequences = 1,
                            .several = cluster->nnode > 1,
                            .sharded = params->nmoe > 0,

@@ -215,6 +215,7 @@ static void predict_shared(struct prediction *p)
       4 *
       ((double)p->params.shared_length + (double)p->params.nmoe * p->params.nexpert * (double)p->params.expert_length) /
       P;
+  set(p, MT_TASK_NORM, 0, 1e-3 * mine * (double)p->link[MT_LEVEL_SELF].beta_ps);
   set(p, MT_TASK_UPDATE, 0, 1e-3 * 7 * mine * (double)p->link[MT_LEVEL_SELF].beta_ps); /* four read, three written */
   double hop = (double)p->link[nnode > 1 ? MT_LEVEL_NET : MT_LEVEL_NODE].alpha_ns;
   set(p, MT_TASK_STATISTICS, P > 1 ? 3 * ceil(log2(P)) * hop : 0, 0);

@@ -2,7 +2,6 @@
 #include "train/step.h"
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "train/optimizer.h"
 #include "train/pass.h"
 #include "train/predict.h"
 #include "train/step_plan.h"
@@ -130,11 +129,16 @@ static void rank_loads(struct mt_step *step)
   }
 }
 
+/* Of a task's layer among the MoE layers; -1: it is about the shared parameters. */
+static int number_of(const struct mt_step *step, const struct mt_task *task)
+{
+  return task->layer < 0 ? -1 : step->model->arch.block[task->layer].moe;
+}
+
 static void do_norm(void *self, const struct mt_task *task)
 {
-  (void)task;
   struct mt_step *step = self;
-  step->sum_squares = mt_optimizer_sum_squares(step->model);
+  step->sum_squares += mt_optimizer_sum_squares(step->model, number_of(step, task));
 }
 
 static void do_statistics(void *self, const struct mt_task *task)
@@ -161,15 +165,38 @@ static void do_statistics(void *self, const struct mt_task *task)
     say_nonfinite(step);
 }
 
+static void update_experts(struct mt_step *step, int moe)
+{
+  if (step->due[moe])
+    mt_optimizer_update(step->model, &step->update, moe);
+  step->due[moe] = 0;
+}
+
+/* A step ends with the update of the shared parameters, which all ranks wait for; that of experts is due in the next one. */
 static void do_update(void *self, const struct mt_task *task)
 {
-  (void)task;
   struct mt_step *step = self;
-  struct mt_step_result *result = &step->result;
+  const struct mt_step_result *result = &step->result;
+  const int moe = number_of(step, task);
+  if (moe >= 0) {
+    update_experts(step, moe);
+    return;
+  }
   double clip = step->config->train.clip, scale = clip > 0 ? clip / (result->grad_norm + 1e-6) : 1;
   step->updates += result->updated;
-  mt_optimizer_update(step->model, step->config, step->updates, result->lr, scale < 1 ? scale : 1, result->updated);
+  step->update = mt_optimizer_begin(step->config, step->updates, result->lr, scale < 1 ? scale : 1, result->updated);
+  for (int i = 0; i < step->model->params.nmoe; i++)
+    step->due[i] = 1;
+  mt_optimizer_update(step->model, &step->update, -1);
   mt_model_updated(step->model);
+}
+
+void mt_step_settle(struct mt_step *step)
+{
+  for (int moe = 0; moe < step->model->params.nmoe; moe++)
+    update_experts(step, moe);
+  if (step->model->stale)
+    mt_model_publish(step->model);
 }
 
 /* ---- the lists ---- */
@@ -227,6 +254,7 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   int nmoe = model->params.nmoe;
   step->result.load = MT_ZNEW(MT_TAG_PLAN, double, nmoe);
   step->most_rows = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe);
+  step->due = MT_ZNEW(MT_TAG_PLAN, unsigned char, nmoe);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
   /* A device with memory of its own takes orders from one thread. */
   if (mt_predict_overlaps(config, comm->cluster) && comm->threaded && model->device->host == model->device)
@@ -250,6 +278,7 @@ void mt_step_free(struct mt_step *step)
   mt_part_free(&step->batch.share);
   mt_free(step->sample);
   mt_free(step->most_rows);
+  mt_free(step->due);
   mt_free(step->result.load);
   mt_free(step);
 }
@@ -279,7 +308,7 @@ const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, i
   step->status = MT_OK;
   step->hash = 0;
   step->bad = NULL;
-  step->model->loss_sum = 0;
+  step->model->loss_sum = step->sum_squares = 0;
   result->lr = mt_learning_rate(step->config, number);
   result->tokens = batch * T;
   if (step->model->moe)
@@ -324,8 +353,7 @@ enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, i
   mt_part_free(&batch.share);
   mt_max_int(step->comm, &nmicro, 1);
   const double tokens = (double)n * (double)model->T;
-  if (model->stale)
-    mt_model_publish(model);
+  mt_step_settle(step);
   step->status = MT_OK;
   model->loss_sum = 0;
   if (model->moe)

@@ -12,6 +12,7 @@
 #include "schedule/scheme.h"
 #include "schedule/trace.h"
 #include "train/batch.h"
+#include "train/optimizer.h"
 #include "train/replan.h"
 
 /* Gives the tokens of sequence number `position` (over the whole run): token[T + 1]. A failure is the source's to say and
@@ -81,6 +82,8 @@ struct mt_step {
   int bad_layer, bad_micro;
   int64_t *most_rows;      /* [nmoe], owned scratch */
   double sum_squares;      /* of this rank's gradients */
+  struct mt_update update; /* the last step's */
+  unsigned char *due;      /* [nmoe], owned: 1 = it has not come to this MoE layer's experts yet */
   struct mt_task_times times; /* this rank's, of the last step */
   struct mt_step_result result;
 };
@@ -91,9 +94,12 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
 void mt_step_free(struct mt_step *step);
 /* Makes the task lists of the plan in force (step_plan.c), instead of those before. Local. */
 void mt_step_build(struct mt_step *step);
-/* Runs step `number` (from 1) whose first sequence is number `first` of the run: forward, backward, update. Collective.
- * The result is borrowed until the next call. */
+/* Runs step `number` (from 1) whose first sequence is number `first` of the run: forward, backward, update; experts are updated
+ * when the next step begins, or by mt_step_settle. Collective. The result is borrowed until the next call. */
 const struct mt_step_result *mt_step_run(struct mt_step *step, int64_t number, int64_t first);
+/* Does what the last step has left to the next one: updates experts, publishes shared weights. Before shards are saved or
+ * looked at. Collective. */
+void mt_step_settle(struct mt_step *step);
 /* Mean token loss of the first n sequences of `source`, dealt over the ranks like a batch. Collective; *loss is agreed. */
 enum mt_status mt_step_evaluate(struct mt_step *step, struct mt_source source, int64_t n, double *loss);
 

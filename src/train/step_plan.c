@@ -223,6 +223,7 @@ int mt_step_resume(struct mt_step *step, const char *schedule)
 
 void mt_step_before_save(struct mt_step *step)
 {
+  mt_step_settle(step);
   step->result.schedule = NULL;
   if (!step->replan.learnt || step->replan.trial || step->replan.fixed)
     return;

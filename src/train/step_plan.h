@@ -15,7 +15,7 @@ void mt_step_follow(struct mt_step *step, const struct mt_course *course);
  * its degree. 0: there is none, it is not understood, or schedule.policy was another. Local. */
 char *mt_step_schedule(const struct mt_step *step);
 int mt_step_resume(struct mt_step *step, const char *schedule);
-/* Around the saving of a checkpoint: before it, the plan may get another degree if costs have been learnt since it was chosen
+/* Around the saving of a checkpoint: before it, the step is settled, and the plan may get another degree if costs have been learnt since it was chosen
  * (result.schedule says so); it goes back if nothing was saved. Collective. */
 void mt_step_before_save(struct mt_step *step);
 void mt_step_after_save(struct mt_step *step, int saved);
