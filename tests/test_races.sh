@@ -18,9 +18,13 @@ double mt_time(void)
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-void mt_slow(double start)
+struct mt_pace mt_pace_begin(void)
 {
-  (void)start;
+  return (struct mt_pace){mt_time(), 0};
+}
+void mt_pace_end(struct mt_pace pace)
+{
+  (void)pace;
 }
 END
 

@@ -6,10 +6,13 @@
  * order of our own communicator. The traps: the environment of remote ranks need not be the launcher's, so
  * rank 0's word counts; and pretended nodes still share the real host's cores, so the sharing is computed
  * from real host names. */
+#include "config.h"
 #include "comm/comm.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -35,11 +38,6 @@ static void abort_job(int code)
 }
 
 /* Who shall compute how slowly; rank -1 = nobody. */
-struct slow {
-  int rank;
-  double factor;
-};
-
 /* The longest wait from MOTLEY_TIMEOUT's text. Prints and returns MT_USAGE if it is no number of seconds. */
 static enum mt_status read_timeout(const char *text, double *seconds)
 {
@@ -87,34 +85,66 @@ static void start_mpi(struct mt_comm *comm, int *argc, char ***argv)
 
 static double slowness = 1; /* of this rank's computing */
 
-/* MOTLEY_SLOW's text, of `size` ranks. */
-static enum mt_status read_slow(const char *text, int size, struct slow *slow)
+/* One part of MOTLEY_SLOW's text, for `size` ranks: RANK:FACTOR, or *:FACTOR for all. 0: it is none. */
+static int read_factor(const char *part, size_t length, int size, double *factor)
 {
-  char rank[16] = "";
-  int64_t number;
-  const char *colon = text ? strchr(text, ':') : NULL;
-  *slow = (struct slow){-1, 1};
-  if (!text || !*text)
-    return MT_OK;
-  if (colon && colon - text < (int)sizeof rank) {
-    memcpy(rank, text, (size_t)(colon - text));
-    if (mt_text_integer(rank, &number) && number >= 0 && number < size && mt_text_real(colon + 1, &slow->factor) &&
-        slow->factor >= 1) {
-      slow->rank = (int)number;
-      return MT_OK;
-    }
-  }
-  mt_error("MOTLEY_SLOW=%s: expected RANK:FACTOR, a rank below %d and a factor of at least 1", text, size);
-  return MT_USAGE;
+  char copy[64];
+  int64_t rank;
+  double value;
+  if (length >= sizeof copy)
+    return 0;
+  memcpy(copy, part, length);
+  copy[length] = '\0';
+  char *colon = strchr(copy, ':');
+  if (!colon || !mt_text_real(colon + 1, &value) || value < 1)
+    return 0;
+  *colon = '\0';
+  const int all = !strcmp(copy, "*");
+  if (!all && (!mt_text_integer(copy, &rank) || rank < 0 || rank >= size))
+    return 0;
+  for (int r = 0; r < size; r++)
+    factor[r] = all || r == rank ? value : factor[r];
+  return 1;
 }
 
-void mt_slow(double start)
+/* MOTLEY_SLOW's text into factor[size]. */
+static enum mt_status read_slow(const char *text, int size, double *factor)
 {
-  if (slowness == 1)
+  for (int r = 0; r < size; r++)
+    factor[r] = 1;
+  for (const char *at = text; at && *at;) {
+    size_t length = strcspn(at, ",");
+    if (!read_factor(at, length, size, factor)) {
+      mt_error("MOTLEY_SLOW=%s: expected RANK:FACTOR, ..., each a rank below %d, or * for all, and a factor of at least 1", text,
+               size);
+      return MT_USAGE;
+    }
+    at += length + (at[length] == ',');
+  }
+  return MT_OK;
+}
+
+static double processor_s(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct mt_pace mt_pace_begin(void)
+{
+  return (struct mt_pace){mt_time(), slowness > 1 ? processor_s() : 0};
+}
+
+void mt_pace_end(struct mt_pace pace)
+{
+  if (slowness <= 1)
     return;
-  double until = start + slowness * (mt_time() - start);
-  while (mt_time() < until)
-    ;
+  double left = pace.began + slowness * (processor_s() - pace.used) - mt_time();
+  if (left <= 0)
+    return;
+  struct timespec interval = {.tv_sec = (time_t)left, .tv_nsec = (long)(1e9 * (left - floor(left)))};
+  nanosleep(&interval, NULL);
 }
 
 /* Builds the cluster from the places, with pretended nodes if rank 0's environment asks for them. Rank 0 says
@@ -123,12 +153,12 @@ static enum mt_status build_cluster(struct mt_comm *comm, const struct mt_place 
 {
   char *pretend = mt_bcast_text(comm, getenv("MOTLEY_NODES"), 0);
   char *timeout = mt_bcast_text(comm, getenv("MOTLEY_TIMEOUT"), 0);
-  struct slow slow = {-1, 1};
+  double *factor = MT_ZNEW(MT_TAG_COMM, double, comm->size);
   enum mt_status status = MT_OK;
   if (comm->rank == 0) {
     status = read_timeout(timeout, &comm->mpi->timeout_s);
     if (status == MT_OK)
-      status = read_slow(getenv("MOTLEY_SLOW"), comm->size, &slow);
+      status = read_slow(getenv("MOTLEY_SLOW"), comm->size, factor);
     if (status == MT_OK)
       status = mt_cluster_build(place, comm->size, pretend, &comm->cluster);
   }
@@ -138,15 +168,17 @@ static enum mt_status build_cluster(struct mt_comm *comm, const struct mt_place 
     MT_CHECK(status == MT_OK && mt_cluster_build(place, comm->size, pretend, &comm->cluster) == MT_OK,
              "rank 0 could build the cluster, rank %d could not", comm->rank);
   }
-  mt_bcast(comm, &slow, sizeof slow, 0);
+  mt_bcast(comm, factor, (int64_t)sizeof *factor * comm->size, 0);
   slowness = 1;
-  if (status == MT_OK && slow.rank >= 0) {
-    /* It pretends to be another CPU, so that nobody takes it for one of the others. */
-    struct mt_place *place = &comm->cluster->place[slow.rank];
-    size_t room = sizeof place->model - 16, used = strnlen(place->model, room);
-    snprintf(place->model + used, sizeof place->model - used, "#%.6g", slow.factor);
-    slowness = place->launch_rank == comm->rank ? slow.factor : 1;
+  for (int r = 0; r < comm->size && status == MT_OK; r++) {
+    struct mt_place *place = &comm->cluster->place[r];
+    slowness = place->launch_rank == comm->rank ? factor[r] : slowness;
+    if (factor[r] > 1) { /* it pretends to be another CPU, so that nobody takes it for one of the others */
+      size_t room = sizeof place->model - 16, used = strnlen(place->model, room);
+      snprintf(place->model + used, sizeof place->model - used, "#%.6g", factor[r]);
+    }
   }
+  mt_free(factor);
   mt_free(pretend);
   mt_free(timeout);
   return status;

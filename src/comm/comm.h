@@ -103,9 +103,13 @@ void mt_wait(struct mt_comm *comm, struct mt_requests *set);
 
 /* The time in seconds from some fixed point in the past. */
 double mt_time(void);
-/* For tests: MOTLEY_SLOW=RANK:FACTOR makes that rank (FACTOR >= 1) compute FACTOR times as long. Called after a piece of
- * computing that began at `start` (as mt_time tells it), it works on for as long as that takes, without result; it does not
- * sleep, which would hand the core to others. Local; a comparison and no more on all other ranks. */
-void mt_slow(double start);
+/* For tests: MOTLEY_SLOW=RANK:FACTOR,... (*: all) makes ranks compute FACTOR times as long as what they do needs of a processor,
+ * asleep for the rest: so several ranks, and their threads that communicate, can share a core and each has the speed that it
+ * would have alone. Around each piece of computing; of this thread. Local; no more than a look at the clock on other ranks. */
+struct mt_pace {
+  double began, used; /* as mt_time tells it; of the processor */
+};
+struct mt_pace mt_pace_begin(void);
+void mt_pace_end(struct mt_pace pace);
 
 #endif

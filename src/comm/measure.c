@@ -101,10 +101,10 @@ static double gemm_speed(struct mt_comm *comm, struct mt_device *device)
     double start = mt_time(), now = start;
     int64_t done = 0;
     for (; now < start + window_s; now = mt_time(), done++) {
-      double began = now;
+      struct mt_pace pace = mt_pace_begin();
       device->kernels->linear(device, &linear, y, x, w, NULL, 0);
       ops->sync(device, MT_DEV_MATH);
-      mt_slow(began);
+      mt_pace_end(pace);
     }
     speed[i] = (double)done * 2e-6 * ROWS * WIDTH * WIDTH / (now - start);
   }

@@ -46,12 +46,12 @@ void mt_tasks_free(struct mt_tasks *tasks)
 
 void mt_task_run(const struct mt_task *task, struct mt_task_times *times, double zero, struct mt_span *span)
 {
-  const double before = mt_time();
+  const struct mt_pace pace = mt_pace_begin();
   if (task->run)
     task->run(task->self, task);
   if (task->run && task->lane == MT_LANE_COMPUTE)
-    mt_slow(before);
-  const double now = mt_time();
+    mt_pace_end(pace);
+  const double before = pace.began, now = mt_time();
   times->lane_s[task->lane] += now - before;
   times->kind_s[task->kind] += now - before;
   if (span)
