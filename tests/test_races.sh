@@ -34,7 +34,7 @@ build_with() {
   $cc -fsanitize=thread -g -O1 -std=gnu11 -I"$build" -I"$source/src" -I"$source" -I"$source/tests" $(pkg-config --cflags check) \
     -o "$2" "$source/tests/test_executor.c" "$1" "$source/src/schedule/task.c" "$source/src/base/memory.c" \
     "$source/src/base/log.c" "$source/src/base/random.c" "$source/src/base/status.c" "$source/src/base/launcher.c" \
-    "$source/src/base/text.c" "$work/stand_in.c" $(pkg-config --libs check) -lm
+    "$source/src/base/text.c" "$source/src/base/thread.c" "$work/stand_in.c" $(pkg-config --libs check) -lm
 }
 
 echo 'int main(void) { return 0; }' >"$work/empty.c"

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "comm/comm_mpi.h"
 #include "comm/threads.h"
 #include "topology/discover.h"
@@ -179,6 +180,8 @@ static enum mt_status build_cluster(struct mt_comm *comm, const struct mt_place 
     }
   }
   mt_free(factor);
+  if (slowness > 1)
+    mt_thread_hurry(); /* who has slept as long as it should is due at once */
   mt_free(pretend);
   mt_free(timeout);
   return status;

@@ -1,15 +1,11 @@
 /* Lanes beside each other; see executor.h. */
 #include "schedule/executor.h"
-#include "config.h"
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/comm.h"
 
 struct mt_executor {
@@ -61,32 +57,10 @@ static double run_lanes(struct mt_executor *x, int compute, struct mt_task_times
   return waited;
 }
 
-/* The thread works little and often, on a core that computes meanwhile: it asks to sleep exactly, and for time slices so short
- * that it need not wait until the other one's ends (Linux 6.12: the slice of a normal thread is its sched_runtime). Messages go
- * on without it where this is refused. */
-static void hurry(void)
-{
-  enum { SLACK_NS = 1000, SLICE_NS = 100 * 1000 }; /* slices are 100 us at least */
-  prctl(PR_SET_TIMERSLACK, SLACK_NS);
-#ifdef SYS_sched_setattr
-  struct { /* struct sched_attr of the kernel, first version */
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-  } attr = {.size = sizeof attr};
-  if (syscall(SYS_sched_getattr, 0, &attr, (unsigned)sizeof attr, 0U) == 0 && attr.policy == SCHED_OTHER) {
-    attr.runtime = SLICE_NS;
-    (void)syscall(SYS_sched_setattr, 0, &attr, 0U);
-  }
-#endif
-}
-
 static void *communicate(void *self)
 {
   struct mt_executor *x = self;
-  hurry();
+  mt_thread_hurry(); /* it works little and often, on a core that computes meanwhile */
   pthread_mutex_lock(&x->lock);
   for (;;) {
     while (!x->ending && (!x->tasks || x->communicated))

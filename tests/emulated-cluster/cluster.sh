@@ -7,12 +7,12 @@
 #   cluster.sh run HOST COMMAND   run a command on a host
 #   cluster.sh mpirun HOSTS ARGS  mpirun from n1 over HOSTS, as n1:2,n2:1,n3:4 (host:ranks); ARGS as for mpirun
 #   cluster.sh agent HOST COMMAND what mpirun calls instead of ssh
-#   cluster.sh share P COMMAND    run a rank's command on P hundredths of a core (cgroups, version 1): else ranks that share
-#                                 cores are the faster the more the others wait, which no rank of a real cluster is
 #   cluster.sh down N             end what still runs on the hosts, remove them
 #
 # MOTLEY_TEST_CLUSTER (default motley) begins the names of the namespaces, so that several clusters can live side by side.
 # MOTLEY_TEST_BURST (default 512kb) is what a bucket holds: so much of each transfer after a pause travels for nothing.
+# Ranks that share cores are the faster the more the others wait, which no rank of a real cluster is, and their threads that
+# communicate take the cores that compute: MOTLEY_SLOW=*:4 gives each a speed of its own (see README).
 # Needs root and iproute2. nsenter is used, not "ip netns exec", which mounts another /sys.
 set -eu
 self=$(readlink -f "$0")
@@ -61,27 +61,15 @@ mpirun)
   on n1 "${MOTLEY_MPIRUN-mpirun}" --host "$hosts" --bind-to none --mca plm_rsh_agent "$self agent" \
     --mca btl_tcp_if_include 10.99.0.0/24 --mca oob_tcp_if_include 10.99.0.0/24 --mca mpi_yield_when_idle 1 "$@"
   ;;
-share)
-  group=/sys/fs/cgroup/cpu/$cluster-${OMPI_COMM_WORLD_RANK-$$}
-  [ -d "$group" ] || mkdir "$group"
-  echo 10000 >"$group/cpu.cfs_period_us"
-  echo "$2"00 >"$group/cpu.cfs_quota_us"
-  echo $$ >"$group/cgroup.procs"
-  shift 2
-  exec "$@"
-  ;;
 down)
   for name in sw $(seq -f 'n%g' 1 "$2"); do
     [ -e "/run/netns/$cluster-$name" ] || continue
     for pid in $(ip netns pids "$cluster-$name"); do kill -9 "$pid" 2>/dev/null || true; done
     ip netns del "$cluster-$name" || true
   done
-  for group in /sys/fs/cgroup/cpu/"$cluster"-*; do
-    [ ! -d "$group" ] || rmdir "$group" || true
-  done
   ;;
 *)
-  sed -n '2,17s/^# \{0,1\}//p' "$0"
+  sed -n '2,16s/^# \{0,1\}//p' "$0"
   exit 2
   ;;
 esac
