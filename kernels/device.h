@@ -25,7 +25,8 @@ enum mt_dev_lane { MT_DEV_MATH, MT_DEV_OUT, MT_DEV_IN, MT_NDEVLANE };
 struct mt_device;
 struct mt_kernels; /* ops.h */
 
-/* All entries are set in every backend. Local. None fails: exhausted memory and device errors end the job. */
+/* All entries are set in every backend. Local. None fails: exhausted memory and device errors end the job. Two threads may call
+ * at once, each marking lanes of its own; kernels but `convert` are one thread's. */
 struct mt_device_ops {
   /* bytes >= 0 of a space; 64-byte aligned; uninitialised. Freed by free with the same space. */
   void *(*alloc)(struct mt_device *device, enum mt_tag tag, enum mt_space space, int64_t bytes);

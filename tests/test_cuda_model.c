@@ -83,6 +83,59 @@ START_TEST(test_chunks)
 }
 END_TEST
 
+/* Nanoseconds in which something was computed while something travelled; *wrong counts what began before a dependency had
+ * ended. */
+static int64_t overlap_ns(const struct mt_step *step, int64_t *wrong)
+{
+  int64_t overlap = 0;
+  for (int i = 0; i < step->tasks.n; i++) {
+    const struct mt_task *task = &step->tasks.task[i];
+    const struct mt_span *a = &step->span[i];
+    for (int d = 0; d < task->ndep; d++)
+      *wrong += a->start_ns < step->span[task->dep[d]].end_ns;
+    for (int j = 0; j < step->tasks.n && task->lane == MT_LANE_COMPUTE; j++) {
+      const struct mt_span *b = &step->span[j];
+      int64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns, to = a->end_ns < b->end_ns ? a->end_ns : b->end_ns;
+      overlap += step->tasks.task[j].lane != MT_LANE_COMPUTE && to > from ? to - from : 0;
+    }
+  }
+  return overlap;
+}
+
+/* Steps with communication beside computing or in list order: the same bits, and lanes of every GPU's rank that overlap. */
+START_TEST(test_beside)
+{
+  static const struct mt_plan plans[] = {{.chunks = 2, .degree = {4, 4}, .one_wire = 1, .tiled = 1, .prefetch = 1, .delay = 1},
+                                         {.chunks = 1, .degree = {3, 3}, .one_wire = 1, .prefetch = 1, .delay = 1}};
+  const char *const devices[] = {"emulated:1", rank() % 2 ? "cpu" : "emulated:2", rank() % 2 ? "emulated:1-bf16" : "cpu"};
+  const char *mine = devices[_i / MODEL_CASES];
+  uint32_t hash[2][2];
+  int64_t x[2] = {0}, overlap = 0;
+  for (int beside = 0; beside < 2; beside++) {
+    struct model_case *c = model_case_open(model_case_names[_i % MODEL_CASES], model_case_ragged(), mine, 1, 0, 1, 2,
+                                           (const char *[]){"train.micro_batch=1", _i % 2 ? "train.recompute=true" : "moe.capacity_factor=0.9"});
+    mt_step_follow(c->step, &(struct mt_course){.plan = plans[_i % 2], .beside = beside});
+    ck_assert(c->step->executor || model_case_ranks() == 1);
+    for (int64_t step = 1; step <= 4; step++) {
+      if (step == 4)
+        model_case_without_update(c->step);
+      mt_step_run(c->step, step, (step - 1) * c->B);
+      overlap += beside ? overlap_ns(c->step, &x[1]) : 0;
+    }
+    x[0] = overlap == 0 && strcmp(mine, "cpu");
+    hash[beside][0] = model_case_hash(c, 0);
+    hash[beside][1] = model_case_hash(c, 1);
+    if (beside)
+      mt_max_int(c->comm, x, 2);
+    model_case_close(c);
+  }
+  ck_assert_uint_eq(hash[0][0], hash[1][0]);
+  ck_assert_uint_eq(hash[0][1], hash[1][1]);
+  ck_assert_int_eq(x[1], 0);
+  ck_assert(model_case_ranks() == 1 || !x[0]);
+}
+END_TEST
+
 /* Rows that leave GPUs in chunks of any length: the same bits. */
 START_TEST(test_messages)
 {
@@ -193,6 +246,10 @@ int main(int argc, char **argv)
   tcase_add_test(tests, test_logits);
   tcase_add_loop_test(tests, test_steps, 0, 2);
   suite_add_tcase(suite, tests);
+  TCase *lanes = tcase_create("lanes");
+  tcase_set_timeout(lanes, 0);
+  tcase_add_loop_test(lanes, test_beside, 0, 3 * MODEL_CASES);
+  suite_add_tcase(suite, lanes);
   int code = mt_test_run(suite);
   MPI_Finalize();
   return code;

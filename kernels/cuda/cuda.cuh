@@ -60,11 +60,6 @@ static inline struct mt_cuda *mt_cuda_of(const struct mt_device *device)
 {
   return (struct mt_cuda *)device->state;
 }
-static inline cudaStream_t mt_math(const struct mt_device *device)
-{
-  return mt_cuda_of(device)->lane[MT_DEV_MATH];
-}
-
 extern const struct mt_cuda_host *mt_cuda_host; /* the program */
 
 /* Ends the job with CUDA's or cuBLAS's word. */
@@ -80,6 +75,18 @@ extern const struct mt_cuda_host *mt_cuda_host; /* the program */
     if (mt_status_ != CUBLAS_STATUS_SUCCESS)                                                                           \
       mt_cuda_host->die(__FILE__, __LINE__, "cuBLAS: %s in %s", cublasGetStatusString(mt_status_), #call);             \
   } while (0)
+
+/* Makes the device this thread's: CUDA keeps one for each, and launches and allocates there. */
+static inline struct mt_cuda *mt_cuda_here(const struct mt_device *device)
+{
+  struct mt_cuda *cuda = mt_cuda_of(device);
+  MT_CUDA(cudaSetDevice(cuda->ordinal));
+  return cuda;
+}
+static inline cudaStream_t mt_math(const struct mt_device *device)
+{
+  return mt_cuda_here(device)->lane[MT_DEV_MATH];
+}
 
 /* Calls f<T>(...) with the device's ctype as T. */
 #define MT_BY_TYPE(type, f, ...)                                                                                       \

@@ -2,11 +2,12 @@
  *
  * Lanes are streams. A mark is an event; each lane has a ring of them, and where a mark's event has been recorded again
  * since, waiting for it is waiting longer, never shorter, since both are points of one lane. What memory is given out is
- * remembered for its size. Wire memory is pinned, and kernels reach it over the bus. The trap: memory of CUDA's
+ * remembered for its size. Two threads may use a device at once, each its lanes' marks. Wire memory is pinned, and kernels reach it over the bus. The trap: memory of CUDA's
  * stream-ordered pools cannot be shown to another process, which an MPI that takes device memory does within a node; so it
  * is cudaMalloc's, which waits for the device, but allocating is rare. */
 #include "config.h"
 #include "cuda.cuh"
+#include <mutex>
 #include <new>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,10 @@ struct given {
   int64_t bytes;
   enum mt_tag tag;
 };
-typedef std::unordered_map<void *, given> table;
+struct table {
+  std::mutex lock; /* of all that follows */
+  std::unordered_map<void *, given> all;
+};
 
 enum { RING = 64 };
 struct ring {
@@ -39,6 +43,7 @@ static void *cuda_alloc(struct mt_device *device, enum mt_tag tag, enum mt_space
   struct mt_cuda *cuda = mt_cuda_of(device);
   if (space == MT_HOST)
     return mt_cuda_host->alloc(tag, bytes);
+  mt_cuda_here(device);
   void *memory = NULL;
   size_t size = bytes > 0 ? (size_t)bytes : 1;
   cudaError_t error;
@@ -49,7 +54,10 @@ static void *cuda_alloc(struct mt_device *device, enum mt_tag tag, enum mt_space
   if (error != cudaSuccess)
     mt_cuda_host->die(__FILE__, __LINE__, "CUDA device %d: %s: %lld more bytes of %s memory", cuda->ordinal,
                       cudaGetErrorString(error), (long long)bytes, space == MT_WIRE ? "pinned" : "device");
-  (*(table *)cuda->allocations)[memory] = given{bytes, tag};
+  table *given_out = (table *)cuda->allocations;
+  given_out->lock.lock();
+  given_out->all[memory] = given{bytes, tag};
+  given_out->lock.unlock();
   mt_cuda_host->account(tag, space, bytes, 1);
   return memory;
 }
@@ -63,12 +71,15 @@ static void cuda_free(struct mt_device *device, enum mt_space space, void *memor
     mt_cuda_host->free(memory);
     return;
   }
-  table *all = (table *)cuda->allocations;
-  table::iterator it = all->find(memory);
-  if (it == all->end())
+  table *given_out = (table *)cuda->allocations;
+  given_out->lock.lock();
+  auto it = given_out->all.find(memory);
+  if (it == given_out->all.end())
     mt_cuda_host->die(__FILE__, __LINE__, "CUDA device %d: freeing memory that is not allocated", cuda->ordinal);
-  mt_cuda_host->account(it->second.tag, space, -it->second.bytes, -1);
-  all->erase(it);
+  const given was = it->second;
+  given_out->all.erase(it);
+  given_out->lock.unlock();
+  mt_cuda_host->account(was.tag, space, -was.bytes, -1);
   for (int lane = 0; lane < MT_NDEVLANE; lane++)
     MT_CUDA(cudaStreamSynchronize(cuda->lane[lane]));
   if (space == MT_WIRE)
@@ -82,12 +93,12 @@ static void cuda_free(struct mt_device *device, enum mt_space space, void *memor
 static void cuda_copy(struct mt_device *device, enum mt_dev_lane lane, void *to, const void *from, int64_t bytes)
 {
   if (bytes > 0)
-    MT_CUDA(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, mt_cuda_of(device)->lane[lane]));
+    MT_CUDA(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, mt_cuda_here(device)->lane[lane]));
 }
 
 static void cuda_zero(struct mt_device *device, enum mt_dev_lane lane, void *to, int64_t bytes)
 {
-  mt_cuda_zero(mt_cuda_of(device)->lane[lane], to, bytes);
+  mt_cuda_zero(mt_cuda_here(device)->lane[lane], to, bytes);
 }
 
 static int64_t cuda_mark(struct mt_device *device, enum mt_dev_lane lane)
@@ -106,7 +117,7 @@ static cudaEvent_t event_of(const struct mt_device *device, int64_t mark)
 
 static void cuda_wait(struct mt_device *device, enum mt_dev_lane lane, int64_t mark)
 {
-  MT_CUDA(cudaStreamWaitEvent(mt_cuda_of(device)->lane[lane], event_of(device, mark), 0));
+  MT_CUDA(cudaStreamWaitEvent(mt_cuda_here(device)->lane[lane], event_of(device, mark), 0));
 }
 
 static void cuda_reach(struct mt_device *device, int64_t mark)

@@ -4,7 +4,9 @@
  * from then on makes every MPI call of the list (MPI_THREAD_SERIALIZED is enough: nobody else calls MPI meanwhile).
  * Each of the two takes its tasks in list order, so all ranks communicate in the same order, and begins one as soon as
  * its dependencies have ended; until then it sleeps. Nothing of what is computed depends on when. The trap: the two
- * share memory without locks; what is safe is what the dependencies say (plan.h, experts/moe.h). */
+ * share memory without locks; what is safe is what the dependencies say (plan.h, experts/moe.h). A task that has ended may have
+ * left work on its device's math lane, which is in order: what communicates waits for that lane before it reads or overwrites
+ * rows, weights or gradients there (comm/exchange.h), and has its own copies done, or behind on that lane, when it ends. */
 #ifndef MT_EXECUTOR_H
 #define MT_EXECUTOR_H
 #include "schedule/task.h"

@@ -256,8 +256,7 @@ struct mt_step *mt_step_new(struct mt_comm *comm, struct mt_model *model, const 
   step->most_rows = MT_ZNEW(MT_TAG_PLAN, int64_t, nmoe);
   step->due = MT_ZNEW(MT_TAG_PLAN, unsigned char, nmoe);
   step->result.per_expert = model->moe ? model->moe->sums.per_expert : NULL;
-  /* A device with memory of its own takes orders from one thread. */
-  if (mt_predict_overlaps(config, comm->cluster) && comm->threaded && model->device->host == model->device)
+  if (mt_predict_overlaps(config, comm->cluster) && comm->threaded)
     step->executor = mt_executor_new();
   int64_t lanes = step->executor != NULL;
   mt_max_int(comm, &lanes, 1);

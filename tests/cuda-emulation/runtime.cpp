@@ -3,11 +3,13 @@
  * The idea: device memory is inaccessible pages that open only while work of a stream runs, so the host faults where a
  * real GPU's memory would not be there at all. Streams are queues; a wait runs the queue up to where it must be, and
  * what that depends on in others. Each allocation ends at an inaccessible page; the rest of its pages is poison that is
- * checked after every kernel. Freed memory is never used again. */
+ * checked after every kernel. Freed memory is never used again. Threads of the host take turns, and each has its own
+ * current device, from which alone a stream of that device may get work. */
 #include <cuda_runtime.h>
 #include "emulation.h"
 #include <deque>
 #include <map>
+#include <mutex>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +21,8 @@
 static const int64_t PAGE = 4096, ARENA = (int64_t)1 << 38;
 static const int DEVICES = 3;
 static const uint16_t POISON = 0x7ff1;
+static std::recursive_mutex lock; /* of everything here and of whatever runs */
+#define ONE_AT_A_TIME const std::lock_guard<std::recursive_mutex> one_at_a_time(lock)
 
 void emulated_fault(const char *format, ...)
 {
@@ -71,6 +75,7 @@ struct allocation {
 static std::map<char *, allocation> allocations; /* by address */
 static char *arena, *next_page;
 static int open_depth, order;
+static thread_local int current_device;
 static const char *running;
 
 int emulated_order()
@@ -167,6 +172,7 @@ static void begin()
 /* Ends at a page's end, but for what alignment to 64 bytes needs. */
 static cudaError_t allocate(void **result, size_t bytes, int device)
 {
+  ONE_AT_A_TIME;
   begin();
   int64_t need = ((int64_t)bytes + 63) / 64 * 64, whole = (need + PAGE - 1) / PAGE * PAGE;
   char *first = next_page;
@@ -188,6 +194,7 @@ static cudaError_t allocate(void **result, size_t bytes, int device)
 
 static cudaError_t release(void *memory, int device)
 {
+  ONE_AT_A_TIME;
   auto it = allocations.find((char *)memory);
   if (it == allocations.end() || it->second.device != device)
     emulated_fault("freeing %p, which is no such memory", memory);
@@ -207,6 +214,7 @@ static cudaError_t release(void *memory, int device)
 
 void emulated_check_pointer(const char *kernel, const void *pointer)
 {
+  ONE_AT_A_TIME;
   if (pointer && !find(pointer))
     emulated_fault("%s is given %p, which is no memory of the GPU's", kernel, pointer);
 }
@@ -229,6 +237,7 @@ struct emulated_stream {
   };
   std::deque<work> queue;
   int64_t issued, done;
+  int device;
 };
 struct emulated_event {
   cudaStream_t stream;
@@ -238,6 +247,9 @@ static int nstream;
 
 void emulated_enqueue(cudaStream_t stream, const char *name, std::function<void()> run)
 {
+  ONE_AT_A_TIME;
+  if (current_device != stream->device && !running)
+    emulated_fault("%s for a stream of device %d, where %d is current", name ? name : "a wait", stream->device, current_device);
   stream->queue.push_back({name, run});
   stream->issued++;
 }
@@ -253,6 +265,7 @@ static void run_until(cudaStream_t stream, int64_t number)
     stream->queue.pop_front();
     const char *outer = running;
     running = work.name;
+    order = stream->device;
     work.run();
     if (work.name)
       check_guards(work.name);
@@ -265,7 +278,9 @@ static void run_until(cudaStream_t stream, int64_t number)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
+  ONE_AT_A_TIME;
   *stream = new emulated_stream();
+  (*stream)->device = current_device;
   nstream++;
   return cudaSuccess;
 }
@@ -273,6 +288,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 /* The last stream of a process: what is still allocated was forgotten. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+  ONE_AT_A_TIME;
   run_until(stream, stream->issued);
   delete stream;
   int64_t bytes = 0;
@@ -285,6 +301,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+  ONE_AT_A_TIME;
   run_until(stream, stream->issued);
   return cudaSuccess;
 }
@@ -301,12 +318,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+  ONE_AT_A_TIME;
   *event = {stream, stream->issued};
   return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+  ONE_AT_A_TIME;
   if (event->stream)
     run_until(event->stream, event->issued);
   return cudaSuccess;
@@ -314,6 +333,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
+  ONE_AT_A_TIME;
   emulated_event at = *event;
   if (at.stream)
     emulated_enqueue(stream, nullptr, [at]() { run_until(at.stream, at.issued); });
@@ -335,6 +355,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 {
   if (bytes == 0)
     return cudaSuccess;
+  ONE_AT_A_TIME;
   const allocation *a = find(to), *b = find(from);
   if ((a && find((char *)to + bytes) != a) || (b && find((const char *)from + bytes) != b))
     emulated_fault("a copy of %zu bytes beyond an allocation's end", bytes);
@@ -364,7 +385,7 @@ cudaError_t cudaSetDevice(int device)
 {
   if (device < 0 || device >= DEVICES)
     return cudaErrorInvalidDevice;
-  order = device;
+  current_device = device;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
@@ -385,6 +406,7 @@ static std::map<const void *, int> shared_limit;
 
 cudaError_t emulated_set_shared_limit(const void *kernel, int bytes)
 {
+  ONE_AT_A_TIME;
   if (bytes > EMULATED_SHARED_MOST)
     return cudaErrorInvalidValue;
   shared_limit[kernel] = bytes;
@@ -393,6 +415,7 @@ cudaError_t emulated_set_shared_limit(const void *kernel, int bytes)
 
 void emulated_check_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared)
 {
+  ONE_AT_A_TIME;
   auto it = shared_limit.find(kernel);
   size_t limit = it == shared_limit.end() ? (size_t)EMULATED_SHARED_DEFAULT : (size_t)it->second;
   if (block.x < 1 || block.y < 1 || block.z < 1 || (int64_t)block.x * block.y * block.z > 1024 || block.z > 64)
