@@ -282,4 +282,12 @@ else
   skipped="no mounts here: a full disk was not tried"
 fi
 
+say "a trace that cannot be written is one warning, however many steps are traced"
+mkdir -p traced/trace.json
+run 0 0 train c.ini --set parallel.slots=5 --set checkpoint.resume=never --set checkpoint.dir=traced/checkpoints \
+  --set log.dir=traced --set log.trace=2,3,4
+says 1 "motley: warning: traced/trace.json: cannot write: Is a directory"
+is "messages of the trace" "$(grep -c 'trace.json' err)" 1
+is "the log" "$(grep -c '"event": "step"' traced/log.jsonl)" 4
+
 finish

@@ -36,10 +36,16 @@ void mt_trace_add(struct mt_trace *trace, const char *name, const struct mt_task
   }
 }
 
+char *mt_trace_text(const struct mt_trace *trace)
+{
+  return mt_format("%s\n]}\n", trace->text.text);
+}
+
 enum mt_status mt_trace_write(const struct mt_trace *trace, const char *path)
 {
+  char *text = mt_trace_text(trace);
   FILE *file = fopen(path, "w");
-  int failed = !file || fputs(trace->text.text, file) < 0 || fputs("\n]}\n", file) < 0;
+  int failed = !file || fputs(text, file) < 0;
   int number = errno;
   if (file && fclose(file) && !failed) {
     failed = 1;
@@ -47,6 +53,7 @@ enum mt_status mt_trace_write(const struct mt_trace *trace, const char *path)
   }
   if (failed)
     mt_error("%s: cannot be written: %s", path, strerror(number));
+  mt_free(text);
   return failed ? MT_FAILED : MT_OK;
 }
 

@@ -11,6 +11,8 @@ struct mt_trace {
 };
 /* Adds tasks that ran at span[n] under a name such as "fsmoe, predicted". Local. */
 void mt_trace_add(struct mt_trace *trace, const char *name, const struct mt_tasks *tasks, const struct mt_span *span);
+/* The file's text, the caller's to free; more may be added later. At least one list was added. Local. */
+char *mt_trace_text(const struct mt_trace *trace);
 /* Writes the file, over what was there; more may be added and written later. Local. MT_FAILED, said once, if it cannot
  * be written. */
 enum mt_status mt_trace_write(const struct mt_trace *trace, const char *path);

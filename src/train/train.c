@@ -207,9 +207,9 @@ static int is_traced(const struct run *run, int64_t step)
 /* A trace that cannot be written costs nothing but itself. */
 static void write_trace(const struct run *run)
 {
-  char *path = mt_format("%s/trace.json", run->config->log.dir);
-  (void)mt_trace_write(&run->trace, path);
-  mt_free(path);
+  char *text = mt_trace_text(&run->trace);
+  mt_runlog_put(run->log, "trace.json", text);
+  mt_free(text);
 }
 
 static void log_step(struct run *run, const struct mt_step_result *result)
