@@ -5,6 +5,7 @@
 #include <string.h>
 #include "model_case.h"
 #include "test.h"
+#include "train/predict.h"
 #include "train/step_plan.h"
 
 static struct model_case *open_case(const char *degree)
@@ -29,6 +30,38 @@ static void steps(struct model_case *c, int64_t *number, int n)
   for (; n > 0; n--, ++*number)
     ck_assert_int_eq(mt_step_run(c->step, *number, (*number - 1) * c->B)->updated, 1);
 }
+
+/* Before anything was measured `auto` runs one thing after the other in one chunk, and weighs that too; in the end the plan that
+ * was measured to be fastest is in force and predicted to take as long, or longer where its tasks alone do. */
+START_TEST(test_begins_sequentially)
+{
+  struct model_case *c = open_case("schedule.degree=0"), *given = open_case("schedule.degree=2");
+  struct mt_step *step = c->step;
+  int64_t number = 1;
+  const int several = c->comm->size > 1;
+  ck_assert_int_eq(memcmp(&step->course.plan, &mt_plan_sequential, sizeof mt_plan_sequential), 0);
+  ck_assert_int_eq(given->step->course.plan.degree[0], several ? 2 : 1);
+  for (int i = 0; i < MT_ROUNDS * (1 + 2 * MT_ROUND_STEPS) && !step->replan.warm; i++)
+    steps(c, &number, 1);
+  ck_assert_int_eq(step->replan.warm, 1);
+  ck_assert_int_eq(memcmp(&step->tried[0].plan, &mt_plan_sequential, sizeof mt_plan_sequential), 0);
+  if (several) {
+    double least = INFINITY, taken = INFINITY;
+    for (int r = 0; r <= step->replan.round; r++)
+      for (int way = 0; way < 2; way++) {
+        const double s = mt_replan_s(&step->replan, r, way);
+        least = s > 0 ? fmin(least, s) : least;
+        if (s > 0 && way == step->course.beside && !memcmp(&step->tried[r].plan, &step->course.plan, sizeof step->course.plan))
+          taken = fmin(taken, s);
+      }
+    ck_assert_double_eq(taken, least);
+    ck_assert_double_ge(step->predicted_s, 0.99 * taken);
+    ck_assert(step->predicted_s <= 1.01 * taken || !step->costs.late_ns[step->course.beside]);
+  }
+  model_case_close(c);
+  model_case_close(given);
+}
+END_TEST
 
 /* Pinned by a checkpoint: the degree stays through the rest of the first trial and whenever steps depart. */
 START_TEST(test_pinned)
@@ -171,6 +204,7 @@ int main(int argc, char **argv)
   Suite *suite = suite_create("step plan");
   TCase *tests = tcase_create("step plan");
   tcase_set_timeout(tests, 0);
+  tcase_add_test(tests, test_begins_sequentially);
   tcase_add_test(tests, test_pinned);
   tcase_add_test(tests, test_checkpoint);
   tcase_add_test(tests, test_resume);

@@ -242,9 +242,8 @@ static void learn_kind(const struct mt_figures *figures, const struct mt_observe
   *n += points;
 }
 
-/* What a task that communicates waits for others, so that the tasks come to what a step took. */
-static int64_t late(const struct mt_tasks *tasks, const struct mt_costs *predicted, const struct mt_learnt *learnt, int beside,
-                    double step_s)
+int64_t mt_observe_late(const struct mt_tasks *tasks, const struct mt_costs *predicted, const struct mt_learnt *learnt, int beside,
+                        double step_s)
 {
   struct mt_tasks copy = {.n = tasks->n, .task = MT_NEW(MT_TAG_PLAN, struct mt_task, tasks->n), .serial = !beside};
   struct mt_costs costs = *predicted;
@@ -286,7 +285,7 @@ double mt_observe_learn(const struct mt_figures *figures, const struct mt_observ
     meet |= tasks->task[i].part && sends(predicted, tasks->task[i].kind);
   for (int way = 0; way < 2 && meet; way++)
     if (step_s[way] > 0)
-      learnt->late_ns[way] = late(tasks, predicted, learnt, way, step_s[way]);
+      learnt->late_ns[way] = mt_observe_late(tasks, predicted, learnt, way, step_s[way]);
   return n ? sqrt(squares / n) : 0;
 }
 

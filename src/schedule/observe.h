@@ -52,6 +52,10 @@ struct mt_figures mt_observe_figures(const struct mt_observed *observed);
  * kinds and amounts. Local, deterministic: one rank's answer is for all. */
 double mt_observe_learn(const struct mt_figures *figures, const struct mt_observed *parts, const struct mt_tasks *tasks,
                         const struct mt_costs *predicted, const double step_s[2], struct mt_learnt *learnt);
+/* What a transfer waits for late ranks (learnt->late_ns[beside]), so that these tasks, run that way, come to step_s; 0 if they
+ * come to more without. Local, deterministic. */
+int64_t mt_observe_late(const struct mt_tasks *tasks, const struct mt_costs *predicted, const struct mt_learnt *learnt, int beside,
+                        double step_s);
 /* Predicted costs with what was learnt. alone: 1 = one rank, nobody to wait for. Pure. */
 void mt_costs_learn(struct mt_costs *costs, const struct mt_learnt *learnt, int alone);
 

@@ -17,6 +17,8 @@
 /* Where a rank's speed was not measured: MFLOP/s of each of its threads. */
 enum { USUAL_SPEED = 25000 };
 
+const struct mt_plan mt_plan_sequential = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
+
 struct prediction {
   const struct mt_config *config;
   const struct mt_cluster *cluster;
@@ -295,12 +297,18 @@ int mt_predict_overlaps(const struct mt_config *config, const struct mt_cluster 
   return cluster->nplace > 1 && mt_scheme_named(config->schedule.policy) != MT_SCHEME_SEQUENTIAL;
 }
 
+int mt_predict_learns_first(const struct mt_config *config, const struct mt_cluster *cluster)
+{
+  return cluster->nplace > 1 && config->model.num_local_experts > 0 && !config->schedule.degree && !cluster->learnt.n &&
+         mt_scheme_named(config->schedule.policy) == MT_SCHEME_AUTO;
+}
+
 /* The plan, the shape that it is for and costs. */
 static struct mt_plan choose(const struct mt_config *config, const struct mt_cluster *cluster, int degree,
                              struct mt_shape_layer *layer, struct mt_shape *shape, struct mt_costs *costs,
                              enum mt_scheme *scheme)
 {
-  struct mt_plan plan = {.serial = 1, .chunks = 1, .degree = {1, 1}, .one_wire = 1};
+  struct mt_plan plan = mt_plan_sequential;
   *scheme = MT_SCHEME_SEQUENTIAL;
   enum mt_status status = mt_predict(config, cluster, layer, shape, costs);
   shape->run = 1;
@@ -338,6 +346,8 @@ struct mt_step_size mt_predict_step_size(const struct mt_config *config, const s
   enum mt_scheme scheme;
   struct mt_shape_layer *layer = MT_ZNEW(MT_TAG_PLAN, struct mt_shape_layer, config->model.num_hidden_layers);
   struct mt_plan plan = choose(config, cluster, (int)config->schedule.degree, layer, &shape, &costs, &scheme);
+  if (mt_predict_learns_first(config, cluster))
+    plan = mt_plan_sequential; /* what it has allocated stays, chunks need less */
   int64_t micro = shape.nmicro, n[3]; /* of evaluation, of one micro-step, of two: all others are alike */
   for (int i = 0; i < 3; i++) {
     shape.nmicro = i ? i : 1;

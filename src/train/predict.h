@@ -18,12 +18,17 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
  * *costs: what it was chosen by. Alone, a rank computes one thing after the other. Pure. */
 struct mt_plan mt_predict_plan(const struct mt_config *config, const struct mt_cluster *cluster, int degree,
                                enum mt_scheme *scheme, struct mt_costs *costs);
+/* One thing after the other, in one chunk. */
+extern const struct mt_plan mt_plan_sequential;
+/* 1 if a run begins with that one, to learn costs from it before others are chosen by them: schedule.policy = auto without a
+ * degree, several ranks, experts, and nothing learnt yet. Pure. */
+int mt_predict_learns_first(const struct mt_config *config, const struct mt_cluster *cluster);
 /* Costs as if nothing had been learnt. Pure. */
 struct mt_costs mt_predict_costs(const struct mt_config *config, const struct mt_cluster *cluster);
 /* What a plan has to do with memory. */
 struct mt_step_size {
   int64_t task_bytes; /* of the tasks of a step and of an evaluation */
-  struct mt_plan plan;
+  struct mt_plan plan; /* that a run begins with */
   int overlaps;       /* see mt_predict_overlaps */
 };
 struct mt_step_size mt_predict_step_size(const struct mt_config *config, const struct mt_cluster *cluster);

@@ -4,7 +4,8 @@
  * A trial runs the plan in force a few steps one after the other and a few with communication beside computing; from these
  * costs are learnt, and a plan is chosen by them; if it is another one, it gets its round too. In the end what was measured
  * to be fastest stays, so that running one after the other is always among what is weighed. The first steps of a run are a
- * trial. Later, when the last MT_WATCHED steps have departed from their prediction, costs are learnt from them, and another
+ * trial; that of `auto` begins with the sequential plan in one chunk, since before anything was measured predictions are off
+ * by factors, and the others are chosen by what it teaches. Later, when the last MT_WATCHED steps have departed from their prediction, costs are learnt from them, and another
  * trial follows if by these another plan or way looks better.
  * The trap: bits. Order, timing and what overlaps never change them; the degree (chunks of sequences and tokens) does, in rounding. A run
  * that is resumed must go on as the one that was not stopped, so the degree may change in the first trial only as long as
@@ -22,7 +23,7 @@ struct mt_course {
 };
 
 enum {
-  MT_ROUNDS = 3,        /* most plans of a trial */
+  MT_ROUNDS = 4,        /* most plans of a trial */
   MT_ROUND_STEPS = 3,   /* of each way of running: the median counts */
   MT_WATCHED = 20,      /* steps whose measured over predicted time is looked at: its median */
   MT_DEPARTED = 150     /* thousandths by which it departs before costs are learnt anew */

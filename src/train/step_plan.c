@@ -118,6 +118,21 @@ static void depart(struct mt_step *step)
   }
 }
 
+/* The plan in force, which is not the last one tried, was measured to take so long: what predicts it starts from there.
+ * Collective. */
+static void start_from(struct mt_step *step, double step_s)
+{
+  struct mt_learnt *learnt = &step->comm->cluster->learnt;
+  const int beside = step->course.beside;
+  if (step->comm->rank == 0) {
+    const struct mt_costs predicted = mt_predict_costs(step->config, step->comm->cluster);
+    learnt->late_ns[beside] = mt_observe_late(&step->tasks, &predicted, learnt, beside, step_s);
+  }
+  mt_bcast(step->comm, learnt, sizeof *learnt, 0);
+  step->costs.late_ns[beside] = learnt->late_ns[beside];
+  foresee(step);
+}
+
 /* A plan has had its round: another one by what it taught, or the best of all. Collective. */
 static void end_round(struct mt_step *step)
 {
@@ -143,9 +158,11 @@ static void end_round(struct mt_step *step)
   next = step->tried[best];
   next.beside = beside;
   const int changed = memcmp(&next, &step->before, sizeof next) != 0;
+  mt_step_follow(step, &next);
+  if (best != replan->round)
+    start_from(step, mt_replan_s(replan, best, beside));
   mt_replan_done(replan, beside, changed);
   replan->serial = next.plan.serial;
-  mt_step_follow(step, &next);
   report(step, why, 1, before_s);
 }
 
@@ -174,7 +191,9 @@ void mt_step_plan_begin(struct mt_step *step)
 {
   const struct mt_config *config = step->config;
   step->observed = MT_ZNEW(MT_TAG_PLAN, struct mt_observed, 1);
-  const struct mt_course course = choose(step, (int)config->schedule.degree);
+  struct mt_course course = choose(step, (int)config->schedule.degree);
+  if (mt_predict_learns_first(config, step->comm->cluster))
+    course = (struct mt_course){.plan = mt_plan_sequential, .scheme = MT_SCHEME_SEQUENTIAL};
   mt_step_follow(step, &course);
   const int automatic = !strcmp(config->schedule.policy, "auto");
   step->replan = (struct mt_replan){.lanes = step->lanes,
