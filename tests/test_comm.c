@@ -483,11 +483,37 @@ START_TEST(test_threads)
 }
 END_TEST
 
+/* Of four threads or more one communicates, if nobody has said how many compute. */
+START_TEST(test_beside)
+{
+  static const int beside[][3] = {{1, 0, 1}, {3, 0, 3}, {4, 0, 3}, {16, 0, 15}, {16, 1, 16}};
+  for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
+    ck_assert_int_eq(mt_threads_beside(beside[i][0], beside[i][1]), beside[i][2]);
+  for (int given = 0; given < 2; given++) {
+    if (given)
+      setenv("OMP_NUM_THREADS", "6", 1);
+    else
+      unsetenv("OMP_NUM_THREADS");
+    struct mt_comm *comm = comm_on(NULL);
+    struct mt_place *place = comm->cluster->place;
+    for (int r = 0; r < comm->size; r++)
+      place[r].threads = r % 2 ? 3 : 6;
+    mt_comm_beside(comm);
+    int faults = 0;
+    for (int r = 0; r < comm->size; r++)
+      faults += place[r].threads != (r % 2 ? 3 : !given && comm->threaded && comm->size > 1 ? 5 : 6);
+    assert_none(faults, "threads beside one that communicates");
+    mt_comm_free(comm);
+  }
+  setenv("OMP_NUM_THREADS", "1", 1);
+}
+END_TEST
+
 START_TEST(test_crowded)
 {
   struct mt_place place = {.cores = 4, .node_cores = 8};
   struct mt_cpus mask[3] = {cpus(0, 4), cpus(0, 4), cpus(4, 4)};
-  struct mt_threads fits[3] = {{2, 4}, {2, 4}, {9, 4}}, over[3] = {{3, 4}, {2, 4}, {1, 4}};
+  struct mt_threads fits[3] = {{2, 4, 0}, {2, 4, 0}, {9, 4, 0}}, over[3] = {{3, 4, 0}, {2, 4, 0}, {1, 4, 0}};
   ck_assert_int_eq(mt_threads_crowded(&place, mask, fits, 3, 0), 0);
   ck_assert_int_eq(mt_threads_crowded(&place, mask, fits, 3, 2), 1);
   ck_assert_int_eq(mt_threads_crowded(&place, mask, over, 3, 0), 1);
@@ -517,6 +543,7 @@ int main(int argc, char **argv)
   tcase_add_test(tests, test_waiting_is_accounted);
   tcase_add_test(tests, test_threads);
   tcase_add_test(tests, test_crowded);
+  tcase_add_test(tests, test_beside);
   suite_add_tcase(suite, tests);
   int code = mt_test_run(suite);
   MPI_Finalize();

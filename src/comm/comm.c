@@ -224,6 +224,7 @@ enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **result)
   struct mt_threads *threads = MT_NEW(MT_TAG_COMM, struct mt_threads, comm->size);
   mt_allgather(comm, &mine, place, sizeof mine);
   comm->mpi->crowded = mt_threads_agree(comm, place, threads);
+  comm->mpi->given = threads[comm->rank].given;
   for (int r = 0; r < comm->size; r++)
     place[r].threads = threads[r].count;
 
@@ -241,6 +242,18 @@ enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **result)
   if (status != MT_OK)
     mt_comm_free(comm);
   return status;
+}
+
+void mt_comm_beside(struct mt_comm *comm)
+{
+  struct mt_place *place = comm->cluster->place;
+  int32_t mine = place[comm->rank].threads, *all = MT_NEW(MT_TAG_COMM, int32_t, comm->size);
+  if (comm->threaded && comm->size > 1)
+    mine = mt_threads_beside(mine, comm->mpi->given);
+  mt_allgather(comm, &mine, all, sizeof mine);
+  for (int r = 0; r < comm->size; r++)
+    place[r].threads = all[r];
+  mt_free(all);
 }
 
 void mt_comm_free(struct mt_comm *comm)

@@ -7,6 +7,7 @@
 struct mt_comm_mpi {
   MPI_Comm world;    /* all ranks in our numbering, owned */
   int started;       /* this communicator started MPI, so freeing it ends MPI */
+  int given;         /* OMP_NUM_THREADS said how many threads compute here */
   int crowded;       /* more compute threads than cores where this rank runs: sleep instead of spinning */
   int tag_limit;     /* largest tag */
   double timeout_s;  /* MOTLEY_TIMEOUT, 0 = none */

@@ -61,6 +61,11 @@ int mt_threads_count(const struct mt_place *place, const struct mt_cpus *mask, i
   return threads > 1 ? threads : 1;
 }
 
+int mt_threads_beside(int count, int given)
+{
+  return count - (count >= 4 && !given);
+}
+
 /* More threads of ranks that meet on my processors than these processors (scaled to cores)? */
 int mt_threads_crowded(const struct mt_place *place, const struct mt_cpus *mask, const struct mt_threads *threads, int n,
                        int me)
@@ -100,7 +105,8 @@ int mt_threads_agree(struct mt_comm *comm, const struct mt_place *place, struct 
     }
   struct mt_threads result = {0};
   result.count = mt_threads_count(&place[comm->rank], mask, n, me, &result.processors);
-  if (threads_wanted())
+  result.given = threads_wanted() > 0;
+  if (result.given)
     result.count = threads_wanted();
   mt_allgather(comm, &result, threads, sizeof result);
   struct mt_threads *here = MT_NEW(MT_TAG_COMM, struct mt_threads, n);

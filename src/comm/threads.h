@@ -14,10 +14,13 @@ struct mt_cpus {
 struct mt_threads {
   int count;      /* compute threads, >= 1 */
   int processors; /* that its affinity mask allows, 0 = unknown */
+  int given;      /* 1: the count is OMP_NUM_THREADS */
 };
 
 /* Threads for rank `me` of the n ranks of a host with these masks, and the processors in its own. Pure. */
 int mt_threads_count(const struct mt_place *place, const struct mt_cpus *mask, int n, int me, int *processors);
+/* How many of `count` threads compute where another one communicates: of four or more that were not asked for, one less. Pure. */
+int mt_threads_beside(int count, int given);
 /* 1 if the threads of the ranks that may meet on me's processors outnumber the cores. Pure. */
 int mt_threads_crowded(const struct mt_place *place, const struct mt_cpus *mask, const struct mt_threads *threads, int n,
                        int me);

@@ -78,6 +78,7 @@ enum mt_status mt_bench_lanes(struct mt_comm *comm, const struct mt_config *conf
   struct contender contender[CONTENDERS] = {0};
   struct mt_device *device = NULL;
   struct mt_config chosen = *config; /* strings borrowed */
+  mt_comm_beside(comm);
   MT_TRY(mt_agree(comm, mt_device_open("cpu", comm->cluster->place[comm->rank].threads, &device)));
   if (config->parallel.measure != MT_MEASURE_OFF)
     mt_measure(comm, device);

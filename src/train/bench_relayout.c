@@ -20,6 +20,7 @@
 #include "comm/way.h"
 #include "experts/layout_cost.h"
 #include "experts/policy.h"
+#include "train/predict.h"
 #include "train/sharding.h"
 #include "train/step.h"
 #include "train/turns.h"
@@ -257,6 +258,8 @@ enum mt_status mt_bench_relayout(struct mt_comm *comm, const struct mt_config *c
     return MT_USAGE;
   }
   struct mt_device *device = NULL;
+  if (mt_predict_overlaps(config, comm->cluster))
+    mt_comm_beside(comm);
   MT_TRY(mt_agree(comm, mt_device_open("cpu", comm->cluster->place[comm->rank].threads, &device)));
   if (config->parallel.measure != MT_MEASURE_OFF)
     mt_measure(comm, device);
