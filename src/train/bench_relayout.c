@@ -9,7 +9,8 @@
  * Static layouts have a slot for each expert and none to spare: more would be copies beside the first.
  * The bound: what lies outside the experts as measured, the least median of all; the experts' rows over all speeds together;
  * and what must cross between nodes, evenly over their uplinks: of each expert, wherever it is at home, either another node's
- * rows or its weights, whichever is less. No layout under any sharding can do better. */
+ * rows or its weights, whichever is less. No layout under any sharding can do better. Where communication goes on beside
+ * computing, what lies outside is what else is computed, and of the other two only the longer one counts. */
 #include "train/bench_relayout.h"
 #include <math.h>
 #include <stdio.h>
@@ -150,24 +151,32 @@ static double predict(struct contender *c, double *x)
       rows += (double)moe->layer[l].counts[i];
   }
   const double computing = rows / speed;
-  return unit * (moe->work.hidden ? fmax(computing, crossing) : computing + crossing);
+  return unit * (c->step->course.beside ? fmax(computing, crossing) : computing + crossing);
 }
 
-/* What of the step's tasks, as this rank timed them, belongs to the experts; agreed. */
+/* What of the step's tasks, as this rank timed them, belongs to the experts, and, where what travels may be hidden, what else
+ * was computed; agreed. */
 static void measure_parts(struct contender *c, double *x)
 {
   const double *kind = c->step->times.kind_s;
+  double other = c->step->times.lane_s[MT_LANE_COMPUTE];
+  static const enum mt_task_kind of_experts[] = {MT_TASK_EXPERTS,   MT_TASK_EXPERTS_BACK, MT_TASK_PACK,
+                                                 MT_TASK_PACK_BACK, MT_TASK_MERGE,        MT_TASK_MERGE_BACK};
+  for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++)
+    other -= kind[of_experts[i]];
   double compute = kind[MT_TASK_EXPERTS] + kind[MT_TASK_EXPERTS_BACK];
   double weights = kind[MT_TASK_UNSHARD_INTER] + kind[MT_TASK_UNSHARD_INTRA] + kind[MT_TASK_RESHARD_INTER] +
                    kind[MT_TASK_RESHARD_INTRA];
   double rows = kind[MT_TASK_PACK] + kind[MT_TASK_DISPATCH] + kind[MT_TASK_COMBINE] + kind[MT_TASK_MERGE] +
                 kind[MT_TASK_PACK_BACK] + kind[MT_TASK_COMBINE_BACK] + kind[MT_TASK_DISPATCH_BACK] +
                 kind[MT_TASK_MERGE_BACK];
-  double most[3] = {compute, -rows, -weights};
-  mt_max(c->model->comm, most, 3);
+  double most[4] = {compute, -rows, -weights, other};
+  mt_max(c->model->comm, most, 4);
   x[COMPUTE] = most[0];
   x[ROWS] = -most[1];
   x[WEIGHTS] = -most[2];
+  if (c->step->course.beside)
+    x[REST] = most[3];
 }
 
 /* One step of one contender; at < 0: not counted. Returns the bound's part for the experts. */
