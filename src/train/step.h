@@ -83,6 +83,7 @@ struct mt_step {
   int64_t *most_rows;      /* [nmoe], owned scratch */
   double sum_squares;      /* of this rank's gradients */
   struct mt_update update; /* the last step's */
+  double settled_s;        /* what mt_step_settle took since: of the step under way, whose work it was */
   unsigned char *due;      /* [nmoe], owned: 1 = it has not come to this MoE layer's experts yet */
   struct mt_task_times times; /* this rank's, of the last step */
   struct mt_step_result result;

@@ -163,13 +163,14 @@ static void end_round(struct mt_step *step)
     start_from(step, mt_replan_s(replan, best, beside));
   mt_replan_done(replan, beside, changed);
   replan->serial = next.plan.serial;
+  replan->learnt |= any && replan->pinned && !replan->fixed; /* the next checkpoint may have another degree */
   report(step, why, 1, before_s);
 }
 
 void mt_step_plan_turn(struct mt_step *step)
 {
   struct mt_replan *replan = &step->replan;
-  if (mt_replan_counts(replan))
+  if (mt_replan_counts(replan) && step->settled_s == 0) /* else part of it ran before */
     mt_observe(step->observed, &step->tasks, step->span, step->course.beside);
   switch (mt_replan_step(replan, step->result.step_s, step->predicted_s)) {
   case MT_TURN_SWITCH:
