@@ -2,9 +2,9 @@
  *
  * Lanes are streams. A mark is an event; each lane has a ring of them, and where a mark's event has been recorded again
  * since, waiting for it is waiting longer, never shorter, since both are points of one lane. What memory is given out is
- * remembered for its size. Two threads may use a device at once, each its lanes' marks. Wire memory is pinned, and kernels reach it over the bus. The trap: memory of CUDA's
- * stream-ordered pools cannot be shown to another process, which an MPI that takes device memory does within a node; so it
- * is cudaMalloc's, which waits for the device, but allocating is rare. */
+ * remembered for its size. Two threads may use a device at once, each its lanes' marks. Wire memory is pinned, and kernels
+ * reach it over the bus. The trap: memory of CUDA's stream-ordered pools cannot be shown to another process, which an MPI that
+ * takes device memory does within a node; so it is cudaMalloc's, which waits for the device, but allocating is rare. */
 #include "config.h"
 #include "cuda.cuh"
 #include <mutex>

@@ -38,7 +38,6 @@ static void abort_job(int code)
     MPI_Abort(MPI_COMM_WORLD, code ? code : MT_FAILED);
 }
 
-/* Who shall compute how slowly; rank -1 = nobody. */
 /* The longest wait from MOTLEY_TIMEOUT's text. Prints and returns MT_USAGE if it is no number of seconds. */
 static enum mt_status read_timeout(const char *text, double *seconds)
 {

@@ -29,8 +29,8 @@ struct mt_comm {
 
 /* Starts MPI (unless it is up), discovers this rank's place, exchanges places, renumbers and makes the communicators.
  * Collective over all processes. MOTLEY_NODES=2,1,4 pretends node sizes (MT_USAGE, agreed, said once, if they do not
- * fit). MOTLEY_SLOW likewise. Compute threads per rank = max(1, allowed cores / ranks sharing them)
- * unless OMP_NUM_THREADS is set; a binding narrower than the threads is one warning. Of these and MOTLEY_TIMEOUT launcher rank 0's environment counts.
+ * fit). MOTLEY_SLOW likewise. Compute threads per rank = max(1, allowed cores / ranks sharing them) unless OMP_NUM_THREADS
+ * is set; a binding narrower than the threads is one warning. Of these and MOTLEY_TIMEOUT launcher rank 0's environment counts.
  * Sets mt_log_identity and mt_die_hook. *comm is freed by mt_comm_free, which is collective and ends MPI if this call
  * started it. */
 enum mt_status mt_comm_new(int *argc, char ***argv, struct mt_comm **comm);

@@ -159,17 +159,13 @@ static double predict(struct contender *c, double *x)
 static void measure_parts(struct contender *c, double *x)
 {
   const double *kind = c->step->times.kind_s;
-  double other = c->step->times.lane_s[MT_LANE_COMPUTE];
-  static const enum mt_task_kind of_experts[] = {MT_TASK_EXPERTS,   MT_TASK_EXPERTS_BACK, MT_TASK_PACK,
-                                                 MT_TASK_PACK_BACK, MT_TASK_MERGE,        MT_TASK_MERGE_BACK};
-  for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++)
-    other -= kind[of_experts[i]];
   double compute = kind[MT_TASK_EXPERTS] + kind[MT_TASK_EXPERTS_BACK];
   double weights = kind[MT_TASK_UNSHARD_INTER] + kind[MT_TASK_UNSHARD_INTRA] + kind[MT_TASK_RESHARD_INTER] +
                    kind[MT_TASK_RESHARD_INTRA];
-  double rows = kind[MT_TASK_PACK] + kind[MT_TASK_DISPATCH] + kind[MT_TASK_COMBINE] + kind[MT_TASK_MERGE] +
-                kind[MT_TASK_PACK_BACK] + kind[MT_TASK_COMBINE_BACK] + kind[MT_TASK_DISPATCH_BACK] +
-                kind[MT_TASK_MERGE_BACK];
+  double copies = kind[MT_TASK_PACK] + kind[MT_TASK_MERGE] + kind[MT_TASK_PACK_BACK] + kind[MT_TASK_MERGE_BACK];
+  double rows = copies + kind[MT_TASK_DISPATCH] + kind[MT_TASK_COMBINE] + kind[MT_TASK_COMBINE_BACK] +
+                kind[MT_TASK_DISPATCH_BACK];
+  double other = c->step->times.lane_s[MT_LANE_COMPUTE] - compute - copies;
   double most[4] = {compute, -rows, -weights, other};
   mt_max(c->model->comm, most, 4);
   x[COMPUTE] = most[0];

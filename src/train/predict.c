@@ -294,12 +294,13 @@ enum mt_status mt_predict(const struct mt_config *config, const struct mt_cluste
 
 int mt_predict_overlaps(const struct mt_config *config, const struct mt_cluster *cluster)
 {
-  return cluster->nplace > 1 && mt_scheme_named(config->schedule.policy) != MT_SCHEME_SEQUENTIAL;
+  return cluster->nplace > 1 && config->model.num_local_experts > 0 &&
+         mt_scheme_named(config->schedule.policy) != MT_SCHEME_SEQUENTIAL;
 }
 
 int mt_predict_learns_first(const struct mt_config *config, const struct mt_cluster *cluster)
 {
-  return cluster->nplace > 1 && config->model.num_local_experts > 0 && !config->schedule.degree && !cluster->learnt.n &&
+  return mt_predict_overlaps(config, cluster) && !config->schedule.degree && !cluster->learnt.n &&
          mt_scheme_named(config->schedule.policy) == MT_SCHEME_AUTO;
 }
 

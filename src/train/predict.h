@@ -32,8 +32,8 @@ struct mt_step_size {
   int overlaps;       /* see mt_predict_overlaps */
 };
 struct mt_step_size mt_predict_step_size(const struct mt_config *config, const struct mt_cluster *cluster);
-/* 1 if schedule.policy may let gradients of one layer travel while those of another are computed: memory for both is had
- * from the start. Pure. */
+/* 1 if schedule.policy and the model (without experts one thing runs after the other) may let gradients of one layer travel
+ * while those of another are computed: memory for both is had from the start. Pure. */
 int mt_predict_overlaps(const struct mt_config *config, const struct mt_cluster *cluster);
 /* Prints the table of schedules; trace (NULL = none): the file that gets the lanes of the sequential and of the best
  * one. Local. */

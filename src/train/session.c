@@ -210,7 +210,7 @@ enum mt_status mt_session_open(struct mt_comm *comm, const struct mt_config *con
                                int training, struct mt_session *session)
 {
   *session = (struct mt_session){.comm = comm, .config = config, .chosen = *config};
-  if (training && config->model.num_local_experts > 0 && mt_predict_overlaps(config, comm->cluster))
+  if (training && mt_predict_overlaps(config, comm->cluster))
     mt_comm_beside(comm);
   enum mt_status status = mt_session_device(comm, config, training, &session->device);
   if (status == MT_OK)
